@@ -14,7 +14,7 @@ namespace tessera {
 std::string with_separators(std::int64_t number) {
     std::string text = fmt::format("{}", number);
     for (std::int64_t at = static_cast<std::int64_t>(text.size()) - 3; at > (number < 0 ? 1 : 0); at -= 3) {
-        text.insert(static_cast<std::size_t>(at), ",");
+        text.insert(static_cast<std::size_t>(at), 1, ',');
     }
     return text;
 }
