@@ -21,6 +21,8 @@ struct RopeConfig {
     double attention_factor = 1.0;                    // yarn: cos and sin are multiplied by it (resolved, see hf_config)
     bool truncate = true;                             // yarn
     std::int64_t original_max_position_embeddings = 0;  // llama3, yarn
+
+    bool operator==(const RopeConfig&) const = default;
 };
 
 struct ModelConfig {

@@ -1,0 +1,86 @@
+#include "apps/launch.h"
+
+#include <fmt/ranges.h>
+
+#include <cstdio>
+#include <filesystem>
+
+#include "core/base/checked.h"
+#include "io/durable_file.h"
+
+namespace tessera {
+namespace {
+
+/// Digest of the running program's file: ranks on different nodes may have been given different builds.
+std::string program_digest() {
+    // The linker's build id would do as well, but not every build has one.
+    std::error_code error;
+    const auto size = std::filesystem::file_size("/proc/self/exe", error);
+    return error ? std::string("unknown") : fmt::format("{} bytes, {}", size, file_digest("/proc/self/exe"));
+}
+
+void compare_command_lines(const Communicator& communicator, const std::string& path,
+                           const std::vector<std::string>& overrides) {
+    const auto compare = [&](const std::string& own, const char* what) {
+        const std::vector<std::string> all = communicator.all_gather(own);
+        for (std::size_t r = 1; r < all.size(); ++r) {
+            if (all[r] != all[0]) {
+                throw AgreedError(ExitCode::disagree,
+                                  fmt::format("rank {} was started with another {} than rank 0: '{}', not '{}'; start "
+                                              "all ranks alike",
+                                              r, what, all[r], all[0]));
+            }
+        }
+    };
+    compare(program_digest(), "program");
+    compare(std::filesystem::absolute(path).lexically_normal().string(), "job file");
+    compare(fmt::format("{}", fmt::join(overrides, " ")), "set of --set options");
+}
+
+}  // namespace
+
+int launch(const std::function<ExitCode(const Communicator&)>& work) {
+    MpiSession session;
+    ExitCode code = ExitCode::internal;
+    {
+        const Communicator world(MPI_COMM_WORLD);
+        try {
+            code = work(world);
+        } catch (const AgreedError& error) {
+            if (world.rank() == 0) {
+                fmt::print(stderr, "train: error: {}\n", error.what());
+            }
+            code = error.code();
+        } catch (const Error& error) {
+            fmt::print(stderr, "train: error: rank {} on {}: {}\n", world.rank(), host_name(), error.what());
+            world.abort(error.code());
+        } catch (const std::exception& error) {
+            fmt::print(stderr, "train: error: rank {} on {}: {}\n", world.rank(), host_name(), error.what());
+            world.abort(ExitCode::internal);
+        }
+        std::fflush(stdout);
+        // mpirun kills the others at the first exit that is not 0.
+        world.barrier();
+    }
+    return static_cast<int>(code);
+}
+
+JobFile agree_on_job(const Communicator& communicator, const std::string& path,
+                     const std::vector<std::string>& overrides) {
+    compare_command_lines(communicator, path, overrides);
+    JobFile file;
+    communicator.agree([&] {
+        if (communicator.rank() == 0) {
+            file = parse_job(read_text_file(path, 16 << 20), path, overrides);
+            make_paths_absolute(file.job, std::filesystem::current_path().string());
+            resolve_batch(file.job, communicator.size());
+        }
+    });
+    const std::string text = communicator.broadcast(communicator.rank() == 0 ? job_to_toml(file.job) : "");
+    if (communicator.rank() != 0) {
+        file = parse_job(text, "the job of rank 0", {});
+    }
+    return file;
+}
+
+}  // namespace tessera

@@ -1,0 +1,244 @@
+#include "core/communicator.h"
+
+#include <unistd.h>
+
+#include <array>
+#include <cstdlib>
+#include <new>
+
+#include "core/base/checked.h"
+
+namespace tessera {
+namespace {
+
+void check(int code, const char* what) {
+    if (code == MPI_SUCCESS) {
+        return;
+    }
+    std::array<char, MPI_MAX_ERROR_STRING> text{};
+    int length = 0;
+    MPI_Error_string(code, text.data(), &length);
+    fail(ExitCode::internal, "{}: {}", what, std::string(text.data(), static_cast<std::size_t>(length)));
+}
+
+/// Counts of MPI-3 are int: larger transfers are described as elements of a larger datatype.
+class Datatype {
+  public:
+    /// `count` consecutive elements of `element`.
+    static Datatype contiguous(std::int64_t count, MPI_Datatype element) {
+        Datatype type;
+        check(MPI_Type_contiguous(narrow<int>(count), element, &type.handle_), "MPI_Type_contiguous");
+        type.commit();
+        return type;
+    }
+    /// `count` blocks of `element`, `stride` elements apart, the next item one element further on.
+    static Datatype interleaved(std::int64_t count, std::int64_t stride, MPI_Datatype element) {
+        Datatype vector;
+        check(MPI_Type_vector(narrow<int>(count), 1, narrow<int>(stride), element, &vector.handle_), "MPI_Type_vector");
+        MPI_Aint lower = 0;
+        MPI_Aint extent = 0;
+        check(MPI_Type_get_extent(element, &lower, &extent), "MPI_Type_get_extent");
+        Datatype type;
+        check(MPI_Type_create_resized(vector.handle_, 0, extent, &type.handle_), "MPI_Type_create_resized");
+        type.commit();
+        return type;
+    }
+    Datatype(Datatype&& other) noexcept : handle_(std::exchange(other.handle_, MPI_DATATYPE_NULL)) {}
+    Datatype& operator=(Datatype&&) = delete;
+    ~Datatype() {
+        if (handle_ != MPI_DATATYPE_NULL) {
+            MPI_Type_free(&handle_);
+        }
+    }
+    [[nodiscard]] MPI_Datatype get() const { return handle_; }
+
+  private:
+    Datatype() = default;
+    void commit() { check(MPI_Type_commit(&handle_), "MPI_Type_commit"); }
+    MPI_Datatype handle_ = MPI_DATATYPE_NULL;
+};
+
+}  // namespace
+
+MpiSession::MpiSession() {
+    int provided = 0;
+    if (MPI_Init_thread(nullptr, nullptr, MPI_THREAD_SERIALIZED, &provided) != MPI_SUCCESS) {
+        fail(ExitCode::internal, "MPI does not start");
+    }
+    if (provided < MPI_THREAD_SERIALIZED) {
+        fail(ExitCode::internal, "this MPI library gives thread level {}, MPI_THREAD_SERIALIZED is needed", provided);
+    }
+    // A singleton where a launcher started several tasks: srun without PMIx. Each would write the same files.
+    const char* tasks = std::getenv("SLURM_STEP_NUM_TASKS");
+    int size = 1;
+    MPI_Comm_size(MPI_COMM_WORLD, &size);
+    if (size == 1 && tasks != nullptr && std::atoll(tasks) > 1) {
+        fail(ExitCode::usage, "srun started {} tasks, but MPI sees one process: use srun --mpi=pmix, or mpirun", tasks);
+    }
+}
+
+MpiSession::~MpiSession() { MPI_Finalize(); }
+
+std::string MpiSession::library_version() {
+    std::array<char, MPI_MAX_LIBRARY_VERSION_STRING> text{};
+    int length = 0;
+    MPI_Get_library_version(text.data(), &length);
+    const std::string version(text.data(), static_cast<std::size_t>(length));
+    return version.substr(0, version.find_first_of(",\n"));
+}
+
+Communicator::Communicator(MPI_Comm parent) {
+    check(MPI_Comm_dup(parent, &comm_), "MPI_Comm_dup");
+    check(MPI_Comm_set_errhandler(comm_, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
+    int rank = 0;
+    int size = 1;
+    check(MPI_Comm_rank(comm_, &rank), "MPI_Comm_rank");
+    check(MPI_Comm_size(comm_, &size), "MPI_Comm_size");
+    rank_ = rank;
+    size_ = size;
+}
+
+Communicator::~Communicator() { MPI_Comm_free(&comm_); }
+
+Communicator::Local Communicator::local() const {
+    MPI_Comm node = MPI_COMM_NULL;
+    check(MPI_Comm_split_type(comm_, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &node), "MPI_Comm_split_type");
+    int rank = 0;
+    int size = 1;
+    check(MPI_Comm_rank(node, &rank), "MPI_Comm_rank");
+    check(MPI_Comm_size(node, &size), "MPI_Comm_size");
+    check(MPI_Comm_free(&node), "MPI_Comm_free");
+    return {rank, size};
+}
+
+void Communicator::barrier() const { check(MPI_Barrier(comm_), "MPI_Barrier"); }
+
+std::string Communicator::broadcast(const std::string& text) const {
+    std::int64_t length = narrow<std::int64_t>(text.size());
+    check(MPI_Bcast(&length, 1, MPI_INT64_T, 0, comm_), "MPI_Bcast");
+    std::string result = rank_ == 0 ? text : std::string(static_cast<std::size_t>(length), '\0');
+    check(MPI_Bcast(result.data(), narrow<int>(length), MPI_CHAR, 0, comm_), "MPI_Bcast");
+    return result;
+}
+
+std::vector<std::string> Communicator::all_gather(const std::string& text) const {
+    const int own = narrow<int>(text.size());
+    const auto ranks = static_cast<std::size_t>(size_);
+    std::vector<int> lengths(ranks);
+    check(MPI_Allgather(&own, 1, MPI_INT, lengths.data(), 1, MPI_INT, comm_), "MPI_Allgather");
+    std::vector<int> offsets(ranks);
+    std::int64_t total = 0;
+    for (std::size_t r = 0; r < ranks; ++r) {
+        offsets[r] = narrow<int>(total);
+        total += lengths[r];
+    }
+    std::string all(static_cast<std::size_t>(total), '\0');
+    check(MPI_Allgatherv(text.data(), own, MPI_CHAR, all.data(), lengths.data(), offsets.data(), MPI_CHAR, comm_),
+          "MPI_Allgatherv");
+    std::vector<std::string> result;
+    for (std::size_t r = 0; r < ranks; ++r) {
+        result.push_back(all.substr(static_cast<std::size_t>(offsets[r]), static_cast<std::size_t>(lengths[r])));
+    }
+    return result;
+}
+
+std::vector<std::string> Communicator::gather(std::span<const std::byte> bytes) const {
+    const int own = narrow<int>(bytes.size());
+    const auto ranks = static_cast<std::size_t>(size_);
+    std::vector<int> lengths(ranks);
+    check(MPI_Gather(&own, 1, MPI_INT, lengths.data(), 1, MPI_INT, 0, comm_), "MPI_Gather");
+    std::vector<std::string> result;
+    if (rank_ != 0) {
+        check(MPI_Send(bytes.data(), own, MPI_BYTE, 0, 0, comm_), "MPI_Send");
+        return result;
+    }
+    result.emplace_back(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+    for (std::size_t r = 1; r < ranks; ++r) {
+        result.emplace_back(static_cast<std::size_t>(lengths[r]), '\0');
+        check(MPI_Recv(result.back().data(), lengths[r], MPI_BYTE, static_cast<int>(r), 0, comm_, MPI_STATUS_IGNORE),
+              "MPI_Recv");
+    }
+    return result;
+}
+
+void Communicator::all_reduce_sum(std::span<std::int64_t> values) const {
+    check(MPI_Allreduce(MPI_IN_PLACE, values.data(), narrow<int>(values.size()), MPI_INT64_T, MPI_SUM, comm_),
+          "MPI_Allreduce");
+}
+
+double Communicator::ordered_sum(double value) const {
+    std::vector<double> values(static_cast<std::size_t>(size_));
+    check(MPI_Allgather(&value, 1, MPI_DOUBLE, values.data(), 1, MPI_DOUBLE, comm_), "MPI_Allgather");
+    double sum = 0;
+    for (const double one : values) {
+        sum += one;
+    }
+    return sum;
+}
+
+void Communicator::all_to_all(const float* send, float* receive, std::int64_t count) const {
+    const Datatype piece = Datatype::contiguous(count, MPI_FLOAT);
+    check(MPI_Alltoall(send, 1, piece.get(), receive, 1, piece.get(), comm_), "MPI_Alltoall");
+}
+
+void Communicator::all_gather_in_place(std::byte* buffer, std::int64_t buckets, std::int64_t piece_bytes) const {
+    const Datatype piece = Datatype::contiguous(piece_bytes, MPI_BYTE);
+    if (buckets == 1) {
+        check(MPI_Allgather(MPI_IN_PLACE, 0, MPI_DATATYPE_NULL, buffer, 1, piece.get(), comm_), "MPI_Allgather");
+        return;
+    }
+    const Datatype column = Datatype::interleaved(buckets, size_, piece.get());
+    check(MPI_Allgather(MPI_IN_PLACE, 0, MPI_DATATYPE_NULL, buffer, 1, column.get(), comm_), "MPI_Allgather");
+}
+
+void Communicator::agree(const std::function<void()>& work) const {
+    std::exception_ptr error;
+    try {
+        work();
+    } catch (...) {
+        error = std::current_exception();
+    }
+    agree(error);
+}
+
+void Communicator::agree(const std::exception_ptr& error) const {
+    // What every rank has to say: its exit code in the first byte, then its message; nothing where all is well.
+    std::string report;
+    if (error) {
+        try {
+            std::rethrow_exception(error);
+        } catch (const Error& caught) {
+            report = static_cast<char>(caught.code()) + std::string(caught.what());
+        } catch (const std::bad_alloc&) {
+            report = static_cast<char>(ExitCode::internal) + std::string("out of memory");
+        } catch (const std::exception& caught) {
+            report = static_cast<char>(ExitCode::internal) + std::string(caught.what());
+        }
+    }
+    std::int64_t failed = report.empty() ? 0 : 1;
+    all_reduce_sum({&failed, 1});
+    if (failed == 0) {
+        return;
+    }
+    const std::vector<std::string> reports = all_gather(report);
+    for (std::size_t r = 0; r < reports.size(); ++r) {
+        if (!reports[r].empty()) {
+            const std::string where = r == 0 ? "" : fmt::format("rank {}: ", r);
+            throw AgreedError(static_cast<ExitCode>(static_cast<unsigned char>(reports[r][0])),
+                              where + reports[r].substr(1));
+        }
+    }
+    fail(ExitCode::internal, "an error was announced and not described");
+}
+
+void Communicator::abort(ExitCode code) const {
+    MPI_Abort(comm_, static_cast<int>(code));
+    std::abort();  // not reached: MPI_Abort does not return
+}
+
+std::string host_name() {
+    std::array<char, 256> name{};
+    return gethostname(name.data(), name.size() - 1) == 0 ? name.data() : "unknown host";
+}
+
+}  // namespace tessera

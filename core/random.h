@@ -1,0 +1,28 @@
+// Random numbers as functions of what they are for: no state, so that layout and order do not matter.
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+
+namespace tessera {
+
+/// Mixes 64 bits so that every input bit changes every output bit with probability near one half (the finaliser of
+/// SplitMix64, Steele, Lea and Flood 2014).
+[[nodiscard]] constexpr std::uint64_t mix64(std::uint64_t x) {
+    x += 0x9e3779b97f4a7c15ULL;
+    x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9ULL;
+    x = (x ^ (x >> 27)) * 0x94d049bb133111ebULL;
+    return x ^ (x >> 31);
+}
+
+/// Standard normal numbers, a function of (seed, name, element) only.
+class NormalStream {
+  public:
+    NormalStream(std::int64_t seed, std::string_view name);
+    [[nodiscard]] double operator()(std::int64_t element) const;
+
+  private:
+    std::uint64_t key_;
+};
+
+}  // namespace tessera

@@ -1,0 +1,258 @@
+#include "io/durable_file.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include <xxhash.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <filesystem>
+#include <new>
+#include <system_error>
+#include <utility>
+
+#include "core/base/checked.h"
+#include "core/base/error.h"
+
+namespace tessera {
+
+namespace {
+
+const char* advice_for(int error) {
+    switch (error) {
+        case ENOSPC:
+        case EDQUOT:
+            return "; free some space there or write to another place (output_dir)";
+        case EROFS:
+            return "; that file system is read-only: write to another place (output_dir)";
+        case EACCES:
+        case EPERM:
+            return "; this user may not write there: change the permissions or write to another place (output_dir)";
+        case ENOENT:
+            return "; its directory is gone";
+        case EFBIG:
+            return "; the file is larger than this file system or the limit of this shell (ulimit -f) allows";
+        default:
+            return "";
+    }
+}
+
+// Kernels transfer at most 2 GiB a call; smaller pieces also let signals through.
+constexpr std::int64_t kLargestWrite = std::int64_t{1} << 30;
+
+}  // namespace
+
+FileDescriptor& FileDescriptor::operator=(FileDescriptor&& other) noexcept {
+    if (this != &other) {
+        if (value_ >= 0) {
+            ::close(value_);
+        }
+        value_ = other.release();
+    }
+    return *this;
+}
+
+FileDescriptor::~FileDescriptor() {
+    if (value_ >= 0) {
+        ::close(value_);
+    }
+}
+
+int FileDescriptor::release() noexcept {
+    return std::exchange(value_, -1);
+}
+
+void fail_to_write(std::string_view action, const std::string& path, int error) {
+    fail(ExitCode::cannot_write, "cannot {} {}: {}{}", action, path, std::generic_category().message(error),
+         advice_for(error));
+}
+
+void fail_to_read(std::string_view action, const std::string& path, int error) {
+    const bool missing = error == ENOENT || error == ENOTDIR || error == EACCES || error == EPERM;
+    fail(missing ? ExitCode::missing_input : ExitCode::bad_data, "cannot {} {}: {}", action, path,
+         std::generic_category().message(error));
+}
+
+void Xxh3::Free::operator()(XXH3_state_s* state) const noexcept {
+    XXH3_freeState(state);
+}
+
+Xxh3::Xxh3() : state_(XXH3_createState()) {
+    if (state_ == nullptr) {
+        throw std::bad_alloc();
+    }
+    XXH3_64bits_reset(state_.get());
+}
+
+void Xxh3::update(const void* data, std::int64_t bytes) {
+    if (bytes > 0) {
+        XXH3_64bits_update(state_.get(), data, static_cast<std::size_t>(bytes));
+    }
+}
+
+std::uint64_t Xxh3::digest() const {
+    return XXH3_64bits_digest(state_.get());
+}
+
+std::string Xxh3::hex() const {
+    return fmt::format("{:016x}", digest());
+}
+
+std::string xxh3_hex(std::string_view text) {
+    return fmt::format("{:016x}", XXH3_64bits(text.data(), text.size()));
+}
+
+DurableFile::DurableFile(std::string path, Checksum checksum) : path_(std::move(path)) {
+    file_ = FileDescriptor(::open(path_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666));
+    if (!file_.is_open()) {
+        fail_to_write("create", path_, errno);
+    }
+    if (checksum == Checksum::xxh3) {
+        digest_ = std::make_unique<Xxh3>();
+    }
+}
+
+DurableFile::~DurableFile() {
+    if (file_.is_open()) {
+        ::unlink(path_.c_str());
+    }
+}
+
+void DurableFile::write(const void* data, std::int64_t bytes) {
+    if (!file_.is_open()) {
+        fail(ExitCode::internal, "{} was written to after it was closed", path_);
+    }
+    write_all(file_.get(), data, bytes, path_);
+    bytes_ += bytes;
+    if (digest_ != nullptr) {
+        digest_->update(data, bytes);
+    }
+}
+
+void DurableFile::write(std::string_view text) {
+    write(text.data(), narrow<std::int64_t>(text.size()));
+}
+
+void DurableFile::close() {
+    if (!file_.is_open()) {
+        return;
+    }
+    sync_file(file_.get(), path_);
+    // Network file systems report a failed write as late as here; the descriptor is gone in any case.
+    if (::close(file_.release()) != 0) {
+        const int error = errno;
+        ::unlink(path_.c_str());
+        fail_to_write("close", path_, error);
+    }
+}
+
+std::string DurableFile::checksum() const {
+    if (digest_ == nullptr) {
+        fail(ExitCode::internal, "{} was written without a checksum", path_);
+    }
+    return digest_->hex();
+}
+
+void write_all(int file, const void* data, std::int64_t bytes, const std::string& path) {
+    const auto* from = static_cast<const char*>(data);
+    while (bytes > 0) {
+        const ssize_t written = ::write(file, from, static_cast<std::size_t>(std::min(bytes, kLargestWrite)));
+        if (written < 0) {
+            if (errno == EINTR) {
+                continue;
+            }
+            fail_to_write("write to", path, errno);
+        }
+        from += written;
+        bytes -= written;
+    }
+}
+
+void sync_file(int file, const std::string& path) {
+    while (::fsync(file) != 0) {
+        if (errno != EINTR) {
+            fail_to_write("flush", path, errno);
+        }
+    }
+}
+
+void sync_directory(const std::string& path) {
+    const FileDescriptor directory(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+    if (!directory.is_open()) {
+        fail_to_write("open directory", path, errno);
+    }
+    // Some file systems (FUSE, some network ones) cannot flush a directory and say EINVAL: their renames are what they
+    // are.
+    if (::fsync(directory.get()) != 0 && errno != EINVAL && errno != EBADF) {
+        fail_to_write("flush directory", path, errno);
+    }
+}
+
+void replace(const std::string& from, const std::string& to) {
+    if (::rename(from.c_str(), to.c_str()) != 0) {
+        fail_to_write(fmt::format("rename {} to", from), to, errno);
+    }
+    sync_directory(directory_of(to));
+}
+
+void make_directories(const std::string& path) {
+    std::error_code error;
+    std::filesystem::create_directories(path, error);
+    if (error) {
+        fail_to_write("create directory", path, error.value());
+    }
+    if (!std::filesystem::is_directory(path, error)) {
+        fail_to_write("create directory", path, ENOTDIR);
+    }
+}
+
+void write_file_atomically(const std::string& path, std::string_view text) {
+    const std::string beside = path + ".tmp";
+    DurableFile file(beside);
+    file.write(text);
+    file.close();
+    replace(beside, path);
+}
+
+std::string read_text_file(const std::string& path, std::int64_t max_bytes) {
+    const FileDescriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+    if (!file.is_open()) {
+        fail_to_read("open", path, errno);
+    }
+    struct stat status {};
+    if (::fstat(file.get(), &status) != 0) {
+        fail_to_read("read", path, errno);
+    }
+    if (!S_ISREG(status.st_mode)) {
+        fail(ExitCode::bad_data, "{} is not a regular file", path);
+    }
+    if (status.st_size > max_bytes) {
+        fail(ExitCode::bad_data, "{} has {} bytes, more than the {} that such a file may have", path, status.st_size,
+             max_bytes);
+    }
+    std::string text(static_cast<std::size_t>(status.st_size), '\0');
+    std::size_t done = 0;
+    while (done < text.size()) {
+        const ssize_t count = ::read(file.get(), text.data() + done, text.size() - done);
+        if (count < 0 && errno == EINTR) {
+            continue;
+        }
+        if (count < 0) {
+            fail_to_read("read", path, errno);
+        }
+        if (count == 0) {
+            break;
+        }
+        done += static_cast<std::size_t>(count);
+    }
+    text.resize(done);
+    return text;
+}
+
+std::string directory_of(const std::string& path) {
+    const std::string directory = std::filesystem::path(path).parent_path().string();
+    return directory.empty() ? "." : directory;
+}
+
+}  // namespace tessera

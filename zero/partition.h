@@ -1,0 +1,61 @@
+// Who owns which elements: units cut into buckets, each bucket split evenly over the ranks.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+namespace tessera {
+
+/// `piece` elements for each rank, one rank after another, from element `first` of its unit on. What lies beyond the
+/// unit's elements is padding: zeros.
+struct Bucket {
+    std::int64_t unit = 0;
+    std::int64_t first = 0;
+    std::int64_t piece = 0;
+    std::int64_t shard = 0;  // where the piece lies in a rank's shard: elements from its start
+};
+
+/// Elements [first, first + count) of a unit without padding, and where they are kept.
+struct Range {
+    std::int64_t unit = 0;
+    std::int64_t first = 0;
+    std::int64_t count = 0;
+    std::int64_t flat = 0;   // in the concatenation of all units, padding counted
+    std::int64_t shard = 0;  // in the shard of the rank that owns it
+};
+
+class Partition {
+  public:
+    /// `unit_elements`: sizes of the units. Buckets have at most `bucket_elements` elements (at least one alignment
+    /// step a rank), rounded up so that every piece starts at a multiple of 16 elements.
+    Partition(std::vector<std::int64_t> unit_elements, std::int64_t ranks, std::int64_t bucket_elements);
+
+    [[nodiscard]] std::int64_t ranks() const { return ranks_; }
+    [[nodiscard]] std::int64_t bucket_elements() const { return bucket_elements_; }
+    [[nodiscard]] const std::vector<Bucket>& buckets() const { return buckets_; }
+    /// Elements of one unit without padding.
+    [[nodiscard]] std::int64_t unit_elements(std::int64_t unit) const { return elements_[static_cast<std::size_t>(unit)]; }
+    [[nodiscard]] std::int64_t units() const { return static_cast<std::int64_t>(elements_.size()); }
+    /// Where a unit starts in the concatenation of all units, padding counted.
+    [[nodiscard]] std::int64_t flat(std::int64_t unit) const { return flat_[static_cast<std::size_t>(unit)]; }
+    /// Elements of all units, padding counted.
+    [[nodiscard]] std::int64_t flat_elements() const { return flat_.back(); }
+    /// Elements of a rank's shard, padding counted: the same for every rank.
+    [[nodiscard]] std::int64_t shard_elements() const { return shard_elements_; }
+    [[nodiscard]] std::int64_t largest_piece() const;
+
+    /// What `rank` owns, in the order of its shard; empty pieces are left out.
+    [[nodiscard]] std::vector<Range> owned(std::int64_t rank) const;
+    /// Everything, one range a unit, with `shard` = `flat`: the layout of states that are not sharded.
+    [[nodiscard]] std::vector<Range> everything() const;
+
+  private:
+    std::vector<std::int64_t> elements_;
+    std::int64_t ranks_;
+    std::int64_t bucket_elements_;
+    std::vector<Bucket> buckets_;
+    std::vector<std::int64_t> flat_;  // units + 1 entries
+    std::int64_t shard_elements_ = 0;
+};
+
+}  // namespace tessera
