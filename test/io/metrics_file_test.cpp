@@ -70,14 +70,17 @@ TEST_CASE("every double reads back as itself") {
 TEST_CASE("lines are appended and survive the end of the writer") {
     const TemporaryDirectory directory;
     const std::string path = directory / "metrics.jsonl";
-    const Killed killed = run_and_kill(std::chrono::milliseconds(50), [&](const auto& report) {
-        MetricsFile file(path, 0);
-        for (std::int64_t step = 1;; ++step) {
-            file.append(MetricsRecord(step));
-            report(step);
-        }
-    });
-    REQUIRE(killed.last_reported > 0);
+    Killed killed{};
+    for (int delay = 20; killed.last_reported <= 0; delay *= 2) {  // longer where the machine is busy
+        REQUIRE(delay < 20000);
+        killed = run_and_kill(std::chrono::milliseconds(delay), [&](const auto& report) {
+            MetricsFile file(path, 0);
+            for (std::int64_t step = 1;; ++step) {
+                file.append(MetricsRecord(step));
+                report(step);
+            }
+        });
+    }
     std::int64_t last = 0;
     bool in_order = true;
     read_metrics(path, [&](std::int64_t step, std::string_view line) {
