@@ -1,8 +1,5 @@
 #include "core/job.h"
 
-#define TOML_ENABLE_FORMATTERS 0
-#include <toml++/toml.h>
-
 #include <algorithm>
 #include <cmath>
 #include <map>
@@ -12,6 +9,7 @@
 #include "core/base/nearest.h"
 #include "core/job_keys.h"
 #include "core/job_literal.h"
+#include "core/toml.h"
 
 namespace tessera {
 namespace {
@@ -87,6 +85,8 @@ toml::table parse_file(const std::string& text, const std::string& path) {
         const auto& begin = error.source().begin;
         fail_at(fmt::format("{}:{}:{}", path, begin.line, begin.column),
                 fmt::format("this is not TOML: {}", error.description()));
+    } catch (const TomlAssertion& error) {
+        fail_at(path, fmt::format("this is not TOML: {}", error.what()));
     }
 }
 
@@ -101,6 +101,8 @@ toml::table parse_override(const std::string& value, const std::string& place) {
             }
         } catch (const toml::parse_error&) {
             // Then it is a bare word.
+        } catch (const TomlAssertion&) {
+            // Likewise.
         }
     }
     try {

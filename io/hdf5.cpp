@@ -275,7 +275,7 @@ template void Dataset::write(std::int64_t, std::int64_t, const double*) const;
 // --------------------------------------------------------------------------------------------------- files
 
 File File::open(const std::string& path) {
-    (void)InputFile(path);  // says what HDF5 says less well: no such file, a directory
+    (void)ReadOnlyFile(path);  // says what HDF5 says less well: no such file, a directory
     const Handle access = access_properties();
     return {
         Handle(check(H5Fopen(path.c_str(), H5F_ACC_RDONLY, access.get()), path, "not a readable HDF5 file"), H5Fclose),

@@ -12,7 +12,7 @@ namespace tessera {
 
 class ReleasableFile {
   public:
-    /// Throws what InputFile throws.
+    /// Throws what ReadOnlyFile throws.
     explicit ReleasableFile(const std::string& path) : path_(path), file_(path), size_(file_->size()) {}
 
     [[nodiscard]] const std::string& path() const { return path_; }
@@ -35,7 +35,7 @@ class ReleasableFile {
 
   private:
     std::string path_;
-    std::optional<InputFile> file_;
+    std::optional<ReadOnlyFile> file_;
     std::int64_t size_ = 0;
 };
 

@@ -7,7 +7,7 @@
 #include <fstream>
 #include <sstream>
 
-#include "token_files.h"
+#include "test/io/token_files.h"
 
 #ifdef __SANITIZE_ADDRESS__
 // HDF5 asks malloc for what a damaged header says and reports its refusal; the sanitizer would end the process instead.

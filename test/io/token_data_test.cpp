@@ -2,7 +2,7 @@
 
 #include <catch2/catch.hpp>
 
-#include "token_files.h"
+#include "test/io/token_files.h"
 
 using namespace tessera;
 using namespace tessera::test;

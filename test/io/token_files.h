@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "core/base/error.h"
-#include "temporary_directory.h"
+#include "test/io/temporary_directory.h"
 
 namespace tessera::test {
 
