@@ -1,6 +1,7 @@
 #include "apps/console.h"
 
 #include <fmt/format.h>
+#include <sys/ioctl.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -39,7 +40,17 @@ std::string in_time(double seconds) {
     return whole >= 60 ? fmt::format("{}m{:02}s", whole / 60, whole % 60) : fmt::format("{}s", whole);
 }
 
-Console::Console(bool speaks) : speaks_(speaks), terminal_(speaks && isatty(STDOUT_FILENO) == 1) {}
+namespace {
+
+/// Open MPI gives its processes a pseudo-terminal without a size, also where its own output is a file.
+bool is_terminal(int descriptor) {
+    winsize size{};
+    return isatty(descriptor) == 1 && ioctl(descriptor, TIOCGWINSZ, &size) == 0 && size.ws_col > 0;
+}
+
+}  // namespace
+
+Console::Console(bool speaks) : speaks_(speaks), terminal_(speaks && is_terminal(STDOUT_FILENO)) {}
 
 Console::~Console() {
     if (progress_shown_) {

@@ -201,6 +201,9 @@ void LogProbRun::run(const std::string& path, const LogProbAttributes& attribute
         if (communicator_.rank() != 0) {
             return;
         }
+        if (setup_.job().checkpoint.resume == "never") {
+            std::filesystem::remove(path + ".partial");
+        }
         writer_ = std::make_unique<LogProbWriter>(path, plan.offsets(), entropy_, attributes);
         if (!writer_->discarded().empty()) {
             console_.warn(writer_->discarded());
