@@ -164,7 +164,7 @@ def run_and_checkpoint(p):
     differences = {n: trained[n].astype(np.float64) - p.weights[n] for n in trained}
     check_differences(moved, differences, p.weights)
 
-    shutil.rmtree(newest)
+    shutil.rmtree(p.path(newest))
     assert p.json("inspect", "out")["finished"] is False
     os.rename(p.path("out", "checkpoints", "step-00000002"), p.path("moved"))
     shard = next(name for name in os.listdir(p.path("moved")) if name.startswith("shard"))
