@@ -13,10 +13,8 @@ namespace {
 
 /// Digest of the running program's file: ranks on different nodes may have been given different builds.
 std::string program_digest() {
-    // The linker's build id would do as well, but not every build has one.
-    std::error_code error;
-    const auto size = std::filesystem::file_size("/proc/self/exe", error);
-    return error ? std::string("unknown") : fmt::format("{} bytes, {}", size, file_digest("/proc/self/exe"));
+    constexpr std::int64_t kLargestProgram = std::int64_t{1} << 32;
+    return xxh3_hex(read_text_file("/proc/self/exe", kLargestProgram));
 }
 
 void compare_command_lines(const Communicator& communicator, const std::string& path,
@@ -73,7 +71,9 @@ JobFile agree_on_job(const Communicator& communicator, const std::string& path,
         if (communicator.rank() == 0) {
             file = parse_job(read_text_file(path, 16 << 20), path, overrides);
             make_paths_absolute(file.job, std::filesystem::current_path().string());
-            resolve_batch(file.job, communicator.size());
+            if (file.job.job_type == "training") {
+                resolve_batch(file.job, communicator.size());
+            }
         }
     });
     const std::string text = communicator.broadcast(communicator.rank() == 0 ? job_to_toml(file.job) : "");

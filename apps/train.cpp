@@ -1,1 +1,131 @@
-int main() { return 0; }
+// The program `train`: reads the command line and runs a job or a command.
+#include <CLI/CLI.hpp>
+#include <cstdio>
+
+#include "apps/commands.h"
+#include "apps/launch.h"
+#include "apps/log_prob_job.h"
+#include "apps/training_job.h"
+
+namespace {
+
+using namespace tessera;
+
+struct Arguments {
+    std::string config;
+    std::vector<std::string> overrides;
+    CheckOptions check;
+    InspectOptions inspect;
+    CompareOptions compare;
+    ExportOptions export_model;
+    std::string keys_pattern;
+    bool keys_json = false;
+    bool keys_markdown = false;
+};
+
+void add_check(CLI::App& app, Arguments& arguments) {
+    CLI::App* command = app.add_subcommand("check", "Validate job, model and data; print the plan; run nothing");
+    command->add_option("--config", arguments.check.config, "Job file")->required();
+    command->add_option("--set", arguments.check.overrides, "Override one key: key=value (repeatable)")
+        ->expected(1)
+        ->take_all();
+    command->add_option("--ranks", arguments.check.ranks, "Number of ranks to plan for")->check(CLI::Range(1, 1 << 20));
+    command->add_flag("--json", arguments.check.json, "One JSON object");
+}
+
+void add_inspect(CLI::App& app, Arguments& arguments) {
+    CLI::App* command = app.add_subcommand("inspect", "A model, checkpoint, run, token or log-prob file in words");
+    command->add_option("path", arguments.inspect.path, "File or directory")->required();
+    command->add_option("--row", arguments.inspect.row, "Print this row of the data with its targets marked")
+        ->check(CLI::NonNegativeNumber);
+    command->add_option("--config", arguments.inspect.config, "Job file whose [data] packs the rows");
+    command->add_option("--model", arguments.inspect.model, "Model directory whose tokenizer turns ids into text");
+    command->add_flag("--json", arguments.inspect.json, "One JSON object");
+}
+
+void add_compare(CLI::App& app, Arguments& arguments) {
+    CLI::App* command = app.add_subcommand("compare", "Largest and mean differences of two models, checkpoints or log-prob files");
+    command->add_option("first", arguments.compare.first, "File or directory")->required();
+    command->add_option("second", arguments.compare.second, "File or directory")->required();
+    command->add_flag("--json", arguments.compare.json, "One JSON object");
+}
+
+void add_export(CLI::App& app, Arguments& arguments) {
+    CLI::App* command = app.add_subcommand("export", "A checkpoint as a Hugging Face directory");
+    command->add_option("checkpoint", arguments.export_model.checkpoint, "Checkpoint directory")->required();
+    command->add_option("out", arguments.export_model.out_directory, "Directory to write")->required();
+    command->add_option("--dtype", arguments.export_model.dtype, "auto, fp32, bf16 or fp16")
+        ->check(CLI::IsMember({"auto", "fp32", "bf16", "fp16"}));
+}
+
+void add_keys(CLI::App& app, Arguments& arguments) {
+    CLI::App* command = app.add_subcommand("keys", "Every key of the job file");
+    command->add_option("pattern", arguments.keys_pattern, "Only keys whose name contains this");
+    command->add_flag("--json", arguments.keys_json, "One JSON array");
+    command->add_flag("--markdown", arguments.keys_markdown, "The tables of docs/job.md");
+}
+
+ExitCode run_command(CLI::App& app, const Arguments& arguments) {
+    if (app.got_subcommand("check")) {
+        command_check(arguments.check);
+    } else if (app.got_subcommand("inspect")) {
+        command_inspect(arguments.inspect);
+    } else if (app.got_subcommand("compare")) {
+        command_compare(arguments.compare);
+    } else if (app.got_subcommand("export")) {
+        command_export(arguments.export_model);
+    } else {
+        const KeyFormat format = arguments.keys_json       ? KeyFormat::json
+                                 : arguments.keys_markdown ? KeyFormat::markdown
+                                                           : KeyFormat::text;
+        fmt::print("{}", describe_keys(arguments.keys_pattern, format));
+    }
+    return ExitCode::ok;
+}
+
+int run_job(const Arguments& arguments) {
+    return launch([&](const Communicator& communicator) {
+        const JobFile file = agree_on_job(communicator, arguments.config, arguments.overrides);
+        return file.job.job_type == "training" ? run_training(communicator, file) : run_log_prob(communicator, file);
+    });
+}
+
+int run(int argc, char** argv) {
+    CLI::App app("Trains and scores Hugging Face decoder models: mpirun -np N train --config job.toml", "train");
+    Arguments arguments;
+    app.set_version_flag("--version", version_text);
+    app.require_subcommand(0, 1);
+    app.add_option("--config", arguments.config, "Job file to run");
+    app.add_option("--set", arguments.overrides, "Override one key: key=value (repeatable)")->expected(1)->take_all();
+    add_check(app, arguments);
+    add_inspect(app, arguments);
+    add_compare(app, arguments);
+    add_export(app, arguments);
+    add_keys(app, arguments);
+    try {
+        app.parse(argc, argv);
+    } catch (const CLI::ParseError& error) {
+        return app.exit(error) == 0 ? 0 : static_cast<int>(ExitCode::usage);
+    }
+    if (!app.get_subcommands().empty()) {
+        return static_cast<int>(run_command(app, arguments));
+    }
+    if (arguments.config.empty()) {
+        fail(ExitCode::usage, "a job is needed: train --config job.toml, or one of the commands in train --help");
+    }
+    return run_job(arguments);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+    try {
+        return run(argc, argv);
+    } catch (const Error& error) {
+        fmt::print(stderr, "train: error: {}\n", error.what());
+        return static_cast<int>(error.code());
+    } catch (const std::exception& error) {
+        fmt::print(stderr, "train: error: {}\n", error.what());
+        return static_cast<int>(ExitCode::internal);
+    }
+}

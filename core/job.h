@@ -1,5 +1,6 @@
-// The job file as a value: one member per key, named as in the file. core/job_keys.h holds the table of keys (types,
-// ranges, defaults, meaning); docs/job.md is checked against it. std::nullopt stands for "auto".
+// The job file as a value: one member per key, named as in the file. core/job_keys.h holds the table of keys
+// (ranges, meaning, who reads them; the defaults are those of the members); docs/job.md is checked against it.
+// std::nullopt stands for "auto".
 #pragma once
 
 #include <array>
@@ -192,28 +193,33 @@ struct Job {
 
 struct JobFile {
     Job job;
-    std::vector<std::string> given;     // dotted keys that the file or an override set
-    std::vector<std::string> unused;    // of `given`: keys that this job_type does not read
+    std::vector<std::string> given;   // dotted keys that the file or an override set, in the order of the table
+    std::vector<std::string> unused;  // of `given`: keys that this job does not read (other job type, feature off)
 };
 
 /// Parses and validates a job file. `text` is the file's content and `path` its name for messages. `overrides` are the
-/// `key=value` of --set, values in TOML syntax (a bare word that is no TOML value is taken as a string). Every error is
-/// an Error(usage) that names key, value, accepted range, and path:line:column (or "--set"). Checks each key by itself
-/// and combinations that need no other file; batch arithmetic is resolved by resolve_batch.
+/// `key=value` of --set, values in TOML syntax (what is no TOML value is taken as a string, and a string for a list as
+/// a list of one); the last of several for a key counts. Every error is an Error(usage) that names key, value, accepted
+/// range, and path:line:column (or "--set"). Checks each key by itself and combinations that need no other file; batch
+/// arithmetic is resolved by resolve_batch. Where train_batch_size is given as a number, the other two numbers become
+/// "auto" unless they are given too.
 [[nodiscard]] JobFile parse_job(const std::string& text, const std::string& path,
                                 const std::vector<std::string>& overrides);
 
-/// Makes paths absolute with respect to `directory` (model_name only where it names an existing directory).
+/// Makes paths absolute with respect to `directory`, which is absolute (model_name only where it names a directory).
 void make_paths_absolute(Job& job, const std::string& directory);
 
-/// Resolves train_batch_size = micro x accumulation x ranks; throws Error(usage) with the three numbers if it does not divide.
+/// Resolves train_batch_size = micro x accumulation x ranks: afterwards none of the three is "auto". Throws
+/// Error(usage) with the numbers if they do not divide or none is given that the others could follow from.
 void resolve_batch(Job& job, std::int64_t ranks);
 
 /// The job as a TOML file that parses back to an equal Job, keys in the order of the table, all of them.
 [[nodiscard]] std::string job_to_toml(const Job& job);
 
-/// A line per key for `train keys`: name, type and range, default, meaning; only those whose name contains `pattern`.
-/// As text, or as one JSON array of objects.
-[[nodiscard]] std::string describe_keys(const std::string& pattern, bool json);
+enum class KeyFormat { text, json, markdown };
+
+/// The keys whose dotted name contains `pattern`, in the order of the table: name, what is accepted, default, who reads
+/// it, meaning. As text for a terminal, as one JSON array of objects, or as a table a section (docs/job.md).
+[[nodiscard]] std::string describe_keys(const std::string& pattern, KeyFormat format);
 
 }  // namespace tessera

@@ -66,7 +66,8 @@ std::vector<double> inverse_frequencies(const RopeConfig& rope, std::int64_t hea
         frequencies[i] = std::pow(rope.theta, -2.0 * static_cast<double>(i) / static_cast<double>(head_dim));
     }
     switch (rope.type) {
-        case RopeType::standard: break;
+        case RopeType::standard:
+            break;
         case RopeType::linear:
             for (double& frequency : frequencies) {
                 frequency /= rope.factor;

@@ -66,7 +66,7 @@ void ModelStates::load(const ReadParameter& read) {
     if (!own_masters()) {
         return;
     }
-    for (const Range& range : ranges_) {
+    for (const UnitRange& range : ranges_) {
         for (const Parameter& parameter : units_[static_cast<std::size_t>(range.unit)].parameters) {
             const std::int64_t first = std::max(range.first, parameter.offset);
             const std::int64_t end = std::min(range.first + range.count, parameter.offset + parameter.elements());

@@ -42,9 +42,9 @@ class ModelStates : public ParameterSource, public GradientSink {
     [[nodiscard]] const Partition& partition() const { return partition_; }
     [[nodiscard]] const Options& options() const { return options_; }
     /// What the optimizer of this rank updates; `shard` is the place in masters and moments.
-    [[nodiscard]] const std::vector<Range>& ranges() const { return ranges_; }
+    [[nodiscard]] const std::vector<UnitRange>& ranges() const { return ranges_; }
 
-    // Flat vectors. Parameters in storage dtype and gradients in f32: Range::flat; the others, f32: Range::shard.
+    // Flat vectors. Parameters in storage dtype and gradients in f32: UnitRange::flat; the others, f32: UnitRange::shard.
     [[nodiscard]] Matrix parameters() const { return parameters_; }
     [[nodiscard]] Matrix gradients() const { return gradients_; }
     /// The parameters themselves where they are f32; see master_offset.
@@ -52,7 +52,7 @@ class ModelStates : public ParameterSource, public GradientSink {
     [[nodiscard]] Matrix first_moments() const { return first_moments_; }
     [[nodiscard]] Matrix second_moments() const { return second_moments_; }
     /// Where a range lies in masters().
-    [[nodiscard]] std::int64_t master_offset(const Range& range) const {
+    [[nodiscard]] std::int64_t master_offset(const UnitRange& range) const {
         return own_masters() ? range.shard : range.flat;
     }
     [[nodiscard]] bool own_masters() const { return options_.storage != DType::f32; }
@@ -64,7 +64,7 @@ class ModelStates : public ParameterSource, public GradientSink {
     const std::vector<Unit>& units_;
     const Partition& partition_;
     Options options_;
-    std::vector<Range> ranges_;
+    std::vector<UnitRange> ranges_;
     Matrix parameters_;
     Matrix gradients_;
     Matrix masters_;

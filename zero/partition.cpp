@@ -35,8 +35,8 @@ std::int64_t Partition::largest_piece() const {
     return largest;
 }
 
-std::vector<Range> Partition::owned(std::int64_t rank) const {
-    std::vector<Range> ranges;
+std::vector<UnitRange> Partition::owned(std::int64_t rank) const {
+    std::vector<UnitRange> ranges;
     for (const Bucket& bucket : buckets_) {
         const std::int64_t first = bucket.first + rank * bucket.piece;
         const std::int64_t count = std::min(bucket.piece, unit_elements(bucket.unit) - first);
@@ -47,8 +47,8 @@ std::vector<Range> Partition::owned(std::int64_t rank) const {
     return ranges;
 }
 
-std::vector<Range> Partition::everything() const {
-    std::vector<Range> ranges;
+std::vector<UnitRange> Partition::everything() const {
+    std::vector<UnitRange> ranges;
     for (std::int64_t unit = 0; unit < units(); ++unit) {
         ranges.push_back({unit, 0, unit_elements(unit), flat(unit), flat(unit)});
     }

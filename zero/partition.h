@@ -16,7 +16,7 @@ struct Bucket {
 };
 
 /// Elements [first, first + count) of a unit without padding, and where they are kept.
-struct Range {
+struct UnitRange {
     std::int64_t unit = 0;
     std::int64_t first = 0;
     std::int64_t count = 0;
@@ -45,9 +45,9 @@ class Partition {
     [[nodiscard]] std::int64_t largest_piece() const;
 
     /// What `rank` owns, in the order of its shard; empty pieces are left out.
-    [[nodiscard]] std::vector<Range> owned(std::int64_t rank) const;
+    [[nodiscard]] std::vector<UnitRange> owned(std::int64_t rank) const;
     /// Everything, one range a unit, with `shard` = `flat`: the layout of states that are not sharded.
-    [[nodiscard]] std::vector<Range> everything() const;
+    [[nodiscard]] std::vector<UnitRange> everything() const;
 
   private:
     std::vector<std::int64_t> elements_;

@@ -28,7 +28,7 @@ ShardedOptimizer::ShardedOptimizer(ModelStates& states, Ops& ops, const Communic
       options_(options),
       owned_(states.partition().owned(communicator.rank())),
       exchange_(exchange_buffer(states.partition(), carver)) {
-    for (const Range& range : states.ranges()) {
+    for (const UnitRange& range : states.ranges()) {
         for (const Parameter& parameter : states.units()[static_cast<std::size_t>(range.unit)].parameters) {
             const std::int64_t first = std::max(range.first, parameter.offset);
             const std::int64_t end = std::min(range.first + range.count, parameter.offset + parameter.elements());
@@ -60,7 +60,7 @@ double ShardedOptimizer::reduce() {
         }
     }
     double squares = 0;
-    for (const Range& range : owned_) {
+    for (const UnitRange& range : owned_) {
         squares += ops_.squared_norm(gradients.col_range(range.flat, range.count));
     }
     if (ranks > 1 && states_.options().stage == 0) {

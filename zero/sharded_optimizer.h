@@ -60,7 +60,7 @@ class ShardedOptimizer {
     const Communicator& communicator_;
     Options options_;
     std::vector<Run> runs_;
-    std::vector<Range> owned_;
+    std::vector<UnitRange> owned_;
     Matrix exchange_;  // [ranks, largest piece] f32
 };
 

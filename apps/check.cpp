@@ -1,0 +1,65 @@
+#include <nlohmann/json.hpp>
+
+#include <filesystem>
+
+#include "apps/commands.h"
+#include "apps/console.h"
+#include "apps/log_prob_setup.h"
+#include "apps/training_setup.h"
+#include "io/durable_file.h"
+
+namespace tessera {
+namespace {
+
+using Rows = std::vector<std::pair<std::string, std::string>>;
+
+void print(const CheckOptions& options, const Job& job, const Rows& summary, const MemoryPlan& plan,
+           const std::vector<std::string>& unused, const std::vector<std::string>& warnings) {
+    if (options.json) {
+        nlohmann::ordered_json memory;
+        for (const MemoryUse& use : plan) {
+            memory[use.purpose] = use.bytes;
+        }
+        nlohmann::ordered_json words;
+        for (const auto& [name, value] : summary) {
+            words[name] = value;
+        }
+        const nlohmann::ordered_json result = {{"job", job_to_toml(job)}, {"summary", words},   {"memory", memory},
+                                               {"total", total_bytes(plan)}, {"unused", unused}, {"warnings", warnings}};
+        fmt::print("{}\n", result.dump(2));
+        return;
+    }
+    Console console(true);
+    for (const std::string& warning : warnings) {
+        console.warn(warning);
+    }
+    console.line(job_to_toml(job));
+    console.table(job.job_type, summary);
+    console.memory_table(plan);
+    for (const std::string& key : unused) {
+        console.line(fmt::format("not used by this job: {}", key));
+    }
+    console.line("everything is in order; nothing was run");
+}
+
+}  // namespace
+
+void command_check(const CheckOptions& options) {
+    JobFile file = parse_job(read_text_file(options.config, 16 << 20), options.config, options.overrides);
+    make_paths_absolute(file.job, std::filesystem::current_path().string());
+    if (file.job.job_type == "training") {
+        resolve_batch(file.job, options.ranks);
+        TrainingSetup setup(file.job, options.ranks, true);
+        setup.train().data->check_all();
+        if (setup.eval()) {
+            setup.eval()->data->check_all();
+        }
+        print(options, setup.job(), setup.summary(), setup.plan(), file.unused, setup.warnings());
+    } else {
+        LogProbSetup setup(file.job, options.ranks, true);
+        setup.data().check_all();
+        print(options, setup.job(), setup.summary(), setup.plan(), file.unused, setup.warnings());
+    }
+}
+
+}  // namespace tessera

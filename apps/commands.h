@@ -1,0 +1,48 @@
+// The commands that run in one process, without a launcher. Each prints to standard output; `json` asks for one JSON
+// object instead of words.
+#pragma once
+
+#include <string>
+#include <vector>
+
+namespace tessera {
+
+struct CheckOptions {
+    std::string config;
+    std::vector<std::string> overrides;
+    long long ranks = 1;
+    bool json = false;
+};
+/// Validates job, model and data (every token) and prints the resolved job and the memory plan; runs nothing.
+void command_check(const CheckOptions& options);
+
+struct InspectOptions {
+    std::string path;
+    long long row = -1;  // a row of data with its targets marked; below 0: the whole in words
+    std::string config;  // of the job that packs the rows; empty: documents as they are
+    std::string model;   // whose tokenizer.json turns ids into text; empty: ids
+    bool json = false;
+};
+/// A model, checkpoint, run, token or log-prob file in words.
+void command_inspect(const InspectOptions& options);
+
+struct CompareOptions {
+    std::string first;
+    std::string second;
+    bool json = false;
+};
+/// The largest and mean differences between two models, checkpoints or log-prob files.
+void command_compare(const CompareOptions& options);
+
+struct ExportOptions {
+    std::string checkpoint;
+    std::string out_directory;
+    std::string dtype = "auto";
+};
+/// A checkpoint as a Hugging Face directory.
+void command_export(const ExportOptions& options);
+
+/// Versions of the program and of the libraries that it runs with.
+[[nodiscard]] std::string version_text();
+
+}  // namespace tessera

@@ -1,0 +1,46 @@
+#include "apps/export.h"
+
+#include <algorithm>
+#include <vector>
+
+#include "apps/commands.h"
+#include "io/hf_export.h"
+
+namespace tessera {
+
+DType export_dtype(const std::string& name) {
+    return name == "bf16" ? DType::bf16 : name == "fp16" ? DType::f16 : DType::f32;
+}
+
+void export_checkpoint(ShardedCheckpoint& checkpoint, const std::string& out_directory, DType dtype) {
+    const std::vector<Unit>& units = checkpoint.units();
+    const bool tied = std::ranges::none_of(units.back().parameters,
+                                           [](const Parameter& parameter) { return parameter.name == "lm_head.weight"; });
+    HfExport out(checkpoint.description().model_directory, out_directory, units, dtype, tied);
+    constexpr std::int64_t kChunk = 1 << 20;
+    std::vector<float> values(static_cast<std::size_t>(kChunk));
+    for (std::size_t u = 0; u < units.size(); ++u) {
+        for (const Parameter& parameter : units[u].parameters) {
+            for (std::int64_t first = 0; first < parameter.elements(); first += kChunk) {
+                const std::int64_t count = std::min(kChunk, parameter.elements() - first);
+                checkpoint.read(ShardedCheckpoint::State::master, static_cast<std::int64_t>(u),
+                                parameter.offset + first, count, values.data());
+                out.write(parameter, DType::f32, values.data(), count);
+            }
+        }
+    }
+    out.finish();
+}
+
+void command_export(const ExportOptions& options) {
+    ShardedCheckpoint checkpoint(open_checkpoint(options.checkpoint));
+    verify_checkpoint(checkpoint.info());
+    std::string dtype = options.dtype;
+    if (dtype == "auto") {
+        dtype = checkpoint.description().compute_dtype == "bf16" ? "bf16" : "fp32";
+    }
+    export_checkpoint(checkpoint, options.out_directory, export_dtype(dtype));
+    fmt::print("wrote {} in {}\n", options.out_directory, dtype);
+}
+
+}  // namespace tessera

@@ -1,0 +1,39 @@
+// The output directory of a run: held by one run at a time, continued or begun anew.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "apps/console.h"
+#include "core/communicator.h"
+#include "core/job.h"
+#include "io/output_lock.h"
+#include "zero/sharded_checkpoint.h"
+
+namespace tessera {
+
+class RunDirectory {
+  public:
+    /// Creates and locks job.output_dir (rank 0); collective. With checkpoint.resume = "never", what an earlier run of
+    /// a training job left is moved to before-<time>.
+    RunDirectory(const Communicator& communicator, const Job& job, Console& console);
+
+    [[nodiscard]] std::string file(const std::string& name) const { return path_ + "/" + name; }
+    [[nodiscard]] std::string checkpoints() const { return file("checkpoints"); }
+
+    /// The checkpoint that the job goes on from, if there is one; its files' checksums hold. Collective.
+    [[nodiscard]] std::unique_ptr<ShardedCheckpoint> find_checkpoint(const Job& job, Console& console) const;
+
+    /// Writes job.resolved.toml; collective.
+    void write_resolved_job(const Job& job) const;
+
+  private:
+    void move_earlier_run(Console& console) const;
+
+    const Communicator& communicator_;
+    std::string path_;
+    std::optional<OutputLock> lock_;  // rank 0
+};
+
+}  // namespace tessera

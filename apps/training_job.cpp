@@ -1,0 +1,403 @@
+#include "apps/training_job.h"
+
+#include <array>
+#include <cmath>
+#include <filesystem>
+
+#include "apps/console.h"
+#include "apps/cores.h"
+#include "apps/export.h"
+#include "apps/run_directory.h"
+#include "apps/training_setup.h"
+#include "core/schedule.h"
+#include "core/transformer.h"
+#include "io/metrics_file.h"
+
+namespace tessera {
+namespace {
+
+/// Everything a run keeps in memory, built once; one member function for each thing that happens in a step.
+class TrainingRun {
+  public:
+    TrainingRun(const Communicator& communicator, TrainingSetup& setup, RunDirectory& directory, Console& console);
+
+    /// Weights, moments and progress: from the checkpoint, or the first weights where there is none.
+    void load(ShardedCheckpoint* checkpoint);
+    [[nodiscard]] ExitCode run();
+
+  private:
+    struct StepResult {
+        double loss = 0;
+        double norm = 0;
+        double lr = 0;
+        std::int64_t targets = 0;
+        std::int64_t tokens = 0;
+        bool skipped = false;
+        double seconds = 0;
+    };
+    struct EvalResult {
+        double loss = 0;
+        std::int64_t targets = 0;
+    };
+
+    [[nodiscard]] bool finished() const { return progress_.step >= last_step_; }
+    [[nodiscard]] std::vector<MicroBatch> fetch();
+    [[nodiscard]] StepResult step();
+    void refuse_more_skipping(double loss, double norm);
+    [[nodiscard]] EvalResult evaluate();
+    void record(const StepResult& result, const std::optional<EvalResult>& eval);
+    void print(const StepResult& result, const std::optional<EvalResult>& eval);
+    void save_if_due();
+    void save();
+    void export_model(const std::string& name);
+    [[nodiscard]] bool export_is_owed() const;
+    [[nodiscard]] CheckpointDescription description() const;
+
+    const Communicator& communicator_;
+    TrainingSetup& setup_;
+    const Job& job_;
+    RunDirectory& directory_;
+    Console& console_;
+    PlannedMemory memory_;
+    ModelStates states_;
+    ShardedOptimizer optimizer_;
+    Transformer transformer_;
+    Schedule schedule_;
+    TrainingProgress progress_;
+    std::int64_t first_step_ = 0;
+    std::int64_t last_step_ = 0;
+    std::int64_t saved_step_ = -1;
+    std::optional<MetricsFile> metrics_;  // rank 0
+    Stopwatch since_start_;
+    Stopwatch since_save_;
+};
+
+Carver& with_workspace(PlannedMemory& memory, TrainingSetup& setup) {
+    const OpsLimits limits = ops_limits(setup.model().config(), setup.limits());
+    setup.ops().bind_workspace(memory.carver().bytes(setup.ops().workspace_bytes(limits)), limits);
+    return memory.carver();
+}
+
+TrainingRun::TrainingRun(const Communicator& communicator, TrainingSetup& setup, RunDirectory& directory,
+                         Console& console)
+    : communicator_(communicator),
+      setup_(setup),
+      job_(setup.job()),
+      directory_(directory),
+      console_(console),
+      memory_(total_bytes(setup.plan()) + kMemoryAlignment),
+      states_(setup.model().units, setup.partition(), setup.states_options(communicator.rank()), memory_.carver()),
+      optimizer_(states_, setup.ops(), communicator, setup.optimizer_options(), memory_.carver()),
+      transformer_(setup.model().config(), setup.model().units, setup.ops(), setup.limits(),
+                   with_workspace(memory_, setup)),
+      schedule_(job_.training.lr_scheduler, job_.training.optimizer.lr, setup.horizon()) {}
+
+void TrainingRun::load(ShardedCheckpoint* checkpoint) {
+    communicator_.agree([&] {
+        if (checkpoint != nullptr) {
+            checkpoint->load(states_);
+            progress_ = checkpoint->progress();
+        } else {
+            states_.load(initial_parameters(job_, setup_.model()));
+        }
+    });
+    first_step_ = progress_.step;
+    const std::int64_t batch = setup_.batch().batch();
+    last_step_ = setup_.total_steps();
+    if (job_.training.max_steps == 0 && progress_.step > 0) {
+        // By epochs the data decides, also where the batch has another size than before.
+        const std::int64_t wanted = checked_mul(job_.training.num_epochs, setup_.order().rows(), "rows of all epochs");
+        last_step_ = progress_.step + std::max<std::int64_t>(0, ceil_div(wanted - progress_.rows, batch));
+    }
+    saved_step_ = checkpoint != nullptr ? progress_.step : -1;
+}
+
+std::vector<MicroBatch> TrainingRun::fetch() {
+    const BatchShape& shape = setup_.batch();
+    std::vector<MicroBatch> batches(static_cast<std::size_t>(shape.accumulation));
+    for (std::int64_t m = 0; m < shape.accumulation; ++m) {
+        const std::int64_t first = progress_.rows + first_position(shape, 0, m, communicator_.rank());
+        for (std::int64_t i = 0; i < shape.micro; ++i) {
+            setup_.train().rows->append(setup_.order().row_at(first + i), batches[static_cast<std::size_t>(m)]);
+        }
+    }
+    return batches;
+}
+
+TrainingRun::StepResult TrainingRun::step() {
+    const Stopwatch watch;
+    std::vector<MicroBatch> batches;
+    std::exception_ptr error;
+    try {
+        batches = fetch();
+    } catch (...) {
+        error = std::current_exception();
+    }
+    StepResult result;
+    std::array<std::int64_t, 3> sums{0, 0, error ? 1 : 0};
+    for (const MicroBatch& batch : batches) {
+        sums[0] += batch.target_count();
+        sums[1] += batch.token_count();
+    }
+    // Agreed before the step, so that gradients carry their final scale from the start.
+    communicator_.all_reduce_sum(sums);
+    if (sums[2] > 0) {
+        communicator_.agree(error);
+    }
+    result.targets = sums[0];
+    result.tokens = sums[1];
+    const double scale = result.targets > 0 ? 1 / static_cast<double>(result.targets) : 0;
+
+    states_.zero_gradients();
+    double sum = 0;
+    for (const MicroBatch& batch : batches) {
+        sum += transformer_.forward_backward(batch, scale, states_, states_);
+    }
+    result.loss = communicator_.ordered_sum(sum) * scale;
+    result.norm = optimizer_.reduce();
+    result.lr = schedule_.rate(progress_.updates + 1);
+    result.skipped = !std::isfinite(result.loss) || !std::isfinite(result.norm);
+
+    progress_.step += 1;
+    progress_.rows += setup_.batch().batch();
+    progress_.tokens += result.tokens;
+    if (result.skipped) {
+        refuse_more_skipping(result.loss, result.norm);
+    } else {
+        progress_.updates += 1;
+        progress_.skipped_in_a_row = 0;
+        optimizer_.step(result.lr, result.norm, progress_.updates);
+    }
+    result.seconds = watch.seconds();
+    return result;
+}
+
+void TrainingRun::refuse_more_skipping(double loss, double norm) {
+    progress_.skipped_in_a_row += 1;
+    std::string first;
+    for (const std::string& name : communicator_.all_gather(optimizer_.first_non_finite())) {
+        first = first.empty() ? name : first;
+    }
+    const std::string what =
+        fmt::format("step {}: loss {} and gradient norm {} are not finite{}", progress_.step, loss, norm,
+                    first.empty() ? "" : fmt::format("; the gradient of {} is the first", first));
+    console_.warn(what + "; the step changes nothing");
+    if (progress_.skipped_in_a_row >= job_.training.max_skipped_steps) {
+        throw AgreedError(ExitCode::numerical,
+                          fmt::format("{}; {} such steps in a row (training.max_skipped_steps): lower "
+                                      "training.optimizer.lr or look at the data; checkpoints are in {}",
+                                      what, progress_.skipped_in_a_row, directory_.checkpoints()));
+    }
+}
+
+TrainingRun::EvalResult TrainingRun::evaluate() {
+    RowSet& set = *setup_.eval();
+    const std::int64_t micro = setup_.batch().micro;
+    const std::int64_t rows = set.rows->count();
+    double sum = 0;
+    std::int64_t targets = 0;
+    communicator_.agree([&] {
+        const std::int64_t batches = ceil_div(rows, micro);
+        for (std::int64_t b = communicator_.rank(); b < batches; b += communicator_.size()) {
+            MicroBatch batch;
+            for (std::int64_t row = b * micro; row < std::min(rows, (b + 1) * micro); ++row) {
+                set.rows->append(row, batch);
+            }
+            targets += batch.target_count();
+            sum += transformer_.loss(batch, states_);
+            console_.progress(fmt::format("evaluating: {} of {} micro-batches", b + 1, batches));
+        }
+    });
+    communicator_.all_reduce_sum({&targets, 1});
+    sum = communicator_.ordered_sum(sum);
+    return {targets > 0 ? sum / static_cast<double>(targets) : 0, targets};
+}
+
+void TrainingRun::record(const StepResult& result, const std::optional<EvalResult>& eval) {
+    MetricsRecord record(progress_.step);
+    record.add("tokens", progress_.tokens);
+    record.add("targets", result.targets);
+    record.add("loss", result.loss);
+    record.add("lr", result.lr);
+    record.add("grad_norm", result.norm);
+    if (result.skipped) {
+        record.add("skipped", true);
+    }
+    if (eval) {
+        record.add("eval_loss", eval->loss);
+        record.add("eval_targets", eval->targets);
+    }
+    record.add("time", std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count());
+    record.add("epoch", static_cast<double>(progress_.rows) / static_cast<double>(setup_.order().rows()));
+    record.add("tokens_per_second", static_cast<double>(result.tokens) / result.seconds);
+    record.add("step_seconds", result.seconds);
+    record.add("memory", resident_bytes());
+    metrics_->append(record);
+}
+
+void TrainingRun::print(const StepResult& result, const std::optional<EvalResult>& eval) {
+    const double per_step = since_start_.seconds() / static_cast<double>(progress_.step - first_step_);
+    const std::string text = fmt::format(
+        "step {:>{}}/{}  loss {:.4f}  lr {:.3e}  grad norm {:.3f}  {:.0f} tokens/s  left {}", progress_.step,
+        fmt::formatted_size("{}", last_step_), last_step_, result.loss, result.lr, result.norm,
+        static_cast<double>(result.tokens) / result.seconds,
+        in_time(per_step * static_cast<double>(last_step_ - progress_.step)));
+    const std::int64_t interval = job_.logging.interval;
+    if (eval) {
+        console_.line(fmt::format("{}  eval loss {:.4f} over {} targets", text, eval->loss, with_separators(eval->targets)));
+    } else if (progress_.step % interval == 0 || finished()) {
+        console_.line(text);
+    } else {
+        console_.progress(text);
+    }
+}
+
+CheckpointDescription TrainingRun::description() const {
+    return {setup_.model().model.directory(), setup_.model().compute_dtype(), job_to_toml(job_)};
+}
+
+void TrainingRun::save() {
+    communicator_.agree([&] {
+        if (metrics_) {
+            metrics_->sync();
+        }
+    });
+    save_checkpoint(directory_.checkpoints(), states_, communicator_, progress_, description());
+    communicator_.agree([&] {
+        if (communicator_.rank() == 0) {
+            prune_checkpoints(directory_.checkpoints(), job_.checkpoint.keep_last, job_.checkpoint.keep_every,
+                              progress_.step);
+        }
+    });
+    saved_step_ = progress_.step;
+    since_save_ = Stopwatch();
+}
+
+void TrainingRun::save_if_due() {
+    const Job::Checkpoint& checkpoint = job_.checkpoint;
+    const auto due = [&](std::int64_t interval) { return interval > 0 && progress_.step % interval == 0; };
+    const bool exports = checkpoint.export_hf && due(checkpoint.export_interval);
+    // Only rank 0's clock counts.
+    std::int64_t late = communicator_.rank() == 0 && checkpoint.save_minutes > 0 &&
+                                since_save_.seconds() >= 60 * checkpoint.save_minutes
+                            ? 1
+                            : 0;
+    if (checkpoint.save_minutes > 0) {
+        communicator_.all_reduce_sum({&late, 1});
+    }
+    if (due(checkpoint.save_interval) || late > 0 || exports || finished()) {
+        save();
+    }
+    if (exports) {
+        export_model(fmt::format("hf-step-{}", progress_.step));
+    }
+}
+
+void TrainingRun::export_model(const std::string& name) {
+    communicator_.agree([&] {
+        if (communicator_.rank() == 0) {
+            ShardedCheckpoint checkpoint(
+                open_checkpoint(directory_.checkpoints() + "/" + checkpoint_name(progress_.step)));
+            export_checkpoint(checkpoint, directory_.file(name), export_dtype(job_.checkpoint.export_dtype));
+            console_.line(fmt::format("wrote {}", directory_.file(name)));
+        }
+    });
+}
+
+bool TrainingRun::export_is_owed() const {
+    // A run that was stopped between its last checkpoint and its export still owes the export.
+    std::string verdict;
+    communicator_.agree([&] {
+        if (communicator_.rank() == 0) {
+            namespace fs = std::filesystem;
+            const fs::path hf = directory_.file("hf");
+            const fs::path saved = directory_.checkpoints() + "/" + checkpoint_name(progress_.step);
+            const bool owed = fs::exists(saved) &&
+                              (!fs::exists(hf) || fs::last_write_time(hf) < fs::last_write_time(saved / "manifest.json"));
+            verdict = owed ? "owed" : "";
+        }
+    });
+    return !communicator_.broadcast(verdict).empty();
+}
+
+ExitCode TrainingRun::run() {
+    communicator_.agree([&] {
+        if (communicator_.rank() == 0) {
+            metrics_.emplace(directory_.file("metrics.jsonl"), progress_.step);
+            for (const std::string& warning : metrics_->warnings()) {
+                console_.warn(warning);
+            }
+        }
+    });
+    const bool nothing_to_do = finished();
+    since_start_ = Stopwatch();
+    since_save_ = Stopwatch();
+    while (!finished()) {
+        const StepResult result = step();
+        std::optional<EvalResult> eval;
+        const std::int64_t interval = job_.training.eval_interval;
+        if (setup_.eval() && (finished() || (interval > 0 && progress_.step % interval == 0))) {
+            eval = evaluate();
+        }
+        const bool logged = progress_.step % job_.logging.interval == 0 || eval || finished();
+        communicator_.agree([&] {
+            if (metrics_ && logged) {
+                record(result, eval);
+            }
+        });
+        print(result, eval);
+        save_if_due();
+    }
+    if (job_.checkpoint.export_hf && (!nothing_to_do || export_is_owed())) {
+        export_model("hf");
+    }
+    if (nothing_to_do) {
+        console_.line(fmt::format("the run in {} is finished: {} steps are done; raise training.max_steps or num_epochs "
+                                  "to go on, or set checkpoint.resume = \"never\" to start anew",
+                                  job_.output_dir, progress_.step));
+    } else {
+        console_.line(fmt::format("done: {} steps in {}", progress_.step - first_step_, in_time(since_start_.seconds())));
+    }
+    return ExitCode::ok;
+}
+
+}  // namespace
+
+ExitCode run_training(const Communicator& communicator, const JobFile& file) {
+    Console console(communicator.rank() == 0);
+    const Cores cores = take_cores(communicator.local());
+    std::unique_ptr<TrainingSetup> setup;
+    communicator.agree([&] {
+        setup = std::make_unique<TrainingSetup>(file.job, communicator.size(), communicator.rank() == 0);
+    });
+    for (const std::string& warning : setup->warnings()) {
+        console.warn(warning);
+    }
+    RunDirectory directory(communicator, setup->job(), console);
+    const std::unique_ptr<ShardedCheckpoint> checkpoint = directory.find_checkpoint(setup->job(), console);
+
+    auto summary = setup->summary();
+    summary.emplace_back("threads", fmt::format("{} a rank: {}", cores.threads, cores.description));
+    summary.emplace_back("output", setup->job().output_dir);
+    if (checkpoint) {
+        summary.emplace_back("goes on from", checkpoint->info().path);
+    }
+    console.table("training", summary);
+    console.memory_table(setup->plan());
+    for (const std::string& key : file.unused) {
+        console.line(fmt::format("not used by this job: {}", key));
+    }
+    directory.write_resolved_job(setup->job());
+
+    std::unique_ptr<TrainingRun> run;
+    communicator.agree([&] {
+        if (checkpoint) {
+            checkpoint->check(setup->model().units);
+        }
+        run = std::make_unique<TrainingRun>(communicator, *setup, directory, console);
+    });
+    run->load(checkpoint.get());
+    return run->run();
+}
+
+}  // namespace tessera
