@@ -164,7 +164,7 @@ def run_and_checkpoint(p):
     differences = {n: trained[n].astype(np.float64) - p.weights[n] for n in trained}
     check_differences(moved, differences, p.weights)
 
-    shutil.rmtree(newest)
+    shutil.rmtree(p.path(newest))
     assert p.json("inspect", "out")["finished"] is False
     os.rename(p.path("out", "checkpoints", "step-00000002"), p.path("moved"))
     shard = next(name for name in os.listdir(p.path("moved")) if name.startswith("shard"))
@@ -437,7 +437,7 @@ def main():
             except Skip as reason:
                 counts["skipped"] += 1
                 print(f"skipped {function.__name__}: {reason}")
-            except (AssertionError, KeyError, ValueError, subprocess.TimeoutExpired) as error:
+            except (AssertionError, LookupError, OSError, ValueError, subprocess.TimeoutExpired) as error:
                 counts["failed"] += 1
                 line = error.__traceback__.tb_next.tb_lineno
                 print(f"FAIL {function.__name__}, line {line}: {type(error).__name__}: {error}")
