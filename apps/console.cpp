@@ -1,6 +1,7 @@
 #include "apps/console.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <sys/ioctl.h>
 #include <unistd.h>
 
@@ -99,8 +100,15 @@ void Console::memory_table(const MemoryPlan& plan) {
         rows.emplace_back(use.purpose, fmt::format("{:>20}", with_separators(use.bytes)));
         total += use.bytes;
     }
-    rows.emplace_back("all", fmt::format("{:>20}  {:.1f} MiB", with_separators(total), static_cast<double>(total) / (1 << 20)));
+    rows.emplace_back(
+        "all", fmt::format("{:>20}  {:.1f} MiB", with_separators(total), static_cast<double>(total) / (1 << 20)));
     table("memory of a rank, bytes", rows);
+}
+
+void Console::unused_keys(const std::vector<std::string>& keys) {
+    if (!keys.empty()) {
+        line(fmt::format("keys that this job does not use: {}", fmt::join(keys, ", ")));
+    }
 }
 
 void Console::progress(const std::string& text) {

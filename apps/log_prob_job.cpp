@@ -293,9 +293,7 @@ ExitCode run_log_prob(const Communicator& communicator, const JobFile& file) {
     summary.emplace_back("output", path);
     console.table("log_prob", summary);
     console.memory_table(setup->plan());
-    for (const std::string& key : file.unused) {
-        console.line(fmt::format("not used by this job: {}", key));
-    }
+    console.unused_keys(file.unused);
     directory.write_resolved_job(job);
 
     LogProbAttributes attributes;

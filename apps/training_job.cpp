@@ -383,9 +383,7 @@ ExitCode run_training(const Communicator& communicator, const JobFile& file) {
     }
     console.table("training", summary);
     console.memory_table(setup->plan());
-    for (const std::string& key : file.unused) {
-        console.line(fmt::format("not used by this job: {}", key));
-    }
+    console.unused_keys(file.unused);
     directory.write_resolved_job(setup->job());
 
     std::unique_ptr<TrainingRun> run;

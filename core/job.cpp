@@ -9,13 +9,13 @@
 #include "core/base/nearest.h"
 #include "core/job_keys.h"
 #include "core/job_literal.h"
+#include "core/job_scan.h"
 #include "core/toml.h"
 
 namespace tessera {
 namespace {
 
 constexpr std::size_t kMostBytes = std::size_t{4} << 20;  // of a job file; real ones have some thousand
-constexpr int kMostParts = 16;                            // of a dotted name; the table has three
 
 [[noreturn]] void fail_at(const std::string& place, const std::string& message) {
     fail(ExitCode::usage, "{}: {}", place, message);
@@ -33,51 +33,33 @@ std::string shortened(const std::string& text) {
     return text.substr(0, end) + "...";
 }
 
-/// The end of the string or comment that starts at `at`, or at + 1 if neither does. An unfinished one ends with the
-/// text.
-std::size_t skip_quoted(const std::string& text, std::size_t at) {
-    const char c = text[at];
-    if (c == '#') {
-        return std::min(text.find('\n', at), text.size());
+/// The line, from 1, at which the parser meets an assertion: the last of the shortest part of the text that makes it.
+std::int64_t line_of_assertion(const std::string& text) {
+    std::vector<std::size_t> ends;
+    for (std::size_t i = 0; i < text.size(); i = ends.back()) {
+        ends.push_back(std::min(text.find('\n', i), text.size() - 1) + 1);
     }
-    if (c != '"' && c != '\'') {
-        return at + 1;
-    }
-    const std::string three(3, c);
-    const bool multiline = text.compare(at, 3, three) == 0;
-    std::size_t i = at + (multiline ? 3 : 1);
-    while (i < text.size()) {
-        if (c == '"' && text[i] == '\\') {
-            i += 2;
-        } else if (multiline ? text.compare(i, 3, three) == 0 : text[i] == c || text[i] == '\n') {
-            return std::min(i + (multiline ? 3 : 1), text.size());
-        } else {
-            ++i;
-        }
-    }
-    return text.size();
-}
-
-/// The parser turns a.b.c into nested tables, whose destructors recurse: a name of very many parts would end the stack.
-bool has_endless_name(const std::string& text) {
-    int parts = 1;
-    for (std::size_t i = 0; i < text.size(); i = skip_quoted(text, i)) {
-        if (text[i] == '.' && ++parts > kMostParts) {
+    const auto asserts = [&](std::size_t end) {
+        try {
+            (void)toml::parse(std::string_view(text).substr(0, end));
+        } catch (const toml::parse_error&) {
+            return false;
+        } catch (const TomlAssertion&) {
             return true;
         }
-        if (std::string_view("\n=,[]{}").find(text[i]) != std::string_view::npos) {
-            parts = 1;
-        }
-    }
-    return false;
+        return false;
+    };
+    const auto last = std::partition_point(ends.begin(), ends.end(), [&](std::size_t end) { return !asserts(end); });
+    return last - ends.begin() + 1;
 }
 
 toml::table parse_file(const std::string& text, const std::string& path) {
     if (text.size() > kMostBytes) {
         fail_at(path, fmt::format("{} bytes are too many for a job file (at most {})", text.size(), kMostBytes));
     }
-    if (has_endless_name(text)) {
-        fail_at(path, fmt::format("a name has more than {} parts, which no key has", kMostParts));
+    if (const auto found = find_endless_name(text)) {
+        fail_at(fmt::format("{}:{}:{}", path, found->line, found->column),
+                fmt::format("a name has more than {} parts, which no key has", kMostParts));
     }
     try {
         return toml::parse(text, std::string_view(path));
@@ -85,15 +67,16 @@ toml::table parse_file(const std::string& text, const std::string& path) {
         const auto& begin = error.source().begin;
         fail_at(fmt::format("{}:{}:{}", path, begin.line, begin.column),
                 fmt::format("this is not TOML: {}", error.description()));
-    } catch (const TomlAssertion& error) {
-        fail_at(path, fmt::format("this is not TOML: {}", error.what()));
+    } catch (const TomlAssertion&) {
+        fail_at(fmt::format("{}:{}", path, line_of_assertion(text)),
+                "this is not TOML: a bracket or sign where none may be");
     }
 }
 
 /// { v = <value> }: the value as TOML, or, where it is none, as the string that it is.
 toml::table parse_override(const std::string& value, const std::string& place) {
     const std::string text = "v = " + value;
-    if (!has_endless_name(text)) {
+    if (!find_endless_name(text)) {
         try {
             toml::table table = toml::parse(text);
             if (table.size() == 1) {  // more: the value went on with lines of its own

@@ -160,22 +160,27 @@ void bias_backward(Matrix db, ConstMatrix dy, DType storage, int threads) {
 }
 
 double squared_norm(ConstMatrix x, int threads) {
-    // 64 chunks whose borders depend on the number of elements only, and in each 8 interleaved sums.
+    // 64 chunks whose borders depend on the number of elements only, and in each 16 interleaved sums.
     constexpr std::int64_t kChunks = 64;
-    constexpr std::int64_t kSums = 8;
+    constexpr std::int64_t kSums = 16;
     const std::int64_t count = x.elements();
     const std::int64_t chunk = round_up(ceil_div(count, kChunks), kSums);
     const auto* values = x.as<float>();
     std::array<double, kChunks> chunk_sums{};
     parallel_for(threads, kChunks, count, [&](std::int64_t c) {
         std::array<double, kSums> sums{};
+        const auto add = [&](std::int64_t j, float value) {
+            sums[static_cast<std::size_t>(j)] += static_cast<double>(value) * static_cast<double>(value);
+        };
         const std::int64_t end = std::min((c + 1) * chunk, count);
-        for (std::int64_t i = c * chunk; i < end; i += kSums) {
-            const std::int64_t width = std::min(kSums, end - i);
-            for (std::int64_t j = 0; j < width; ++j) {
-                const double value = static_cast<double>(values[i + j]);
-                sums[static_cast<std::size_t>(j)] += value * value;
+        std::int64_t i = c * chunk;
+        for (; i + kSums <= end; i += kSums) {
+            for (std::int64_t j = 0; j < kSums; ++j) {
+                add(j, values[i + j]);
             }
+        }
+        for (std::int64_t j = 0; i + j < end; ++j) {
+            add(j, values[i + j]);
         }
         double total = 0;
         for (const double sum : sums) {

@@ -42,7 +42,7 @@ struct Tile {
 
 /// Hides invisible keys: value where key j is visible to query i (`distance` = i - j), else `hidden`.
 [[nodiscard]] inline Vec select_visible(IntVec distance, std::int32_t window, Vec value, Vec hidden) {
-    return (distance >= 0) & (distance < window) ? value : hidden;
+    return ((distance >= 0) & (distance < window)) ? value : hidden;
 }
 
 /// The window as the masks use it: where there is none, more than any distance.

@@ -99,17 +99,24 @@ class Products::PrimitiveCache {
   public:
     PrimitiveCache() : engine_(dnnl::engine::kind::cpu, 0), stream_(engine_) {}
 
-    /// Whether this CPU and this oneDNN multiply bf16 natively.
+    /// Whether this CPU and this oneDNN multiply bf16 natively, in all forms that are asked for: with a bias, into f32,
+    /// accumulating with a transposed operand.
     [[nodiscard]] static bool bf16_available() {
 #if defined(__x86_64__)
         if (__builtin_cpu_supports("avx512bf16") == 0) {
             return false;
         }
+        constexpr std::int64_t kSize = 64;
+        std::array<bfloat16, 1> memory{};  // described, never read
+        const ConstMatrix square(reinterpret_cast<const std::byte*>(memory.data()), DType::bf16, kSize, kSize,
+                                 3 * kSize);
+        const ConstMatrix bias = square.row_range(0, 1);
+        const dnnl::engine engine(dnnl::engine::kind::cpu, 0);
         try {
-            std::array<bfloat16, 1> value{};
-            const ConstMatrix one(reinterpret_cast<const std::byte*>(value.data()), DType::bf16, 1, 1);
-            (void)describe({one}, {one}, DType::bf16, 1, {}, false, dnnl::scratchpad_mode::user,
-                           dnnl::engine(dnnl::engine::kind::cpu, 0));
+            (void)describe({square}, {square, true}, DType::bf16, kSize, bias, false, kUserScratch, engine);
+            (void)describe({square}, {square, true}, DType::f32, kSize, {}, false, kUserScratch, engine);
+            (void)describe({square}, {square}, DType::bf16, kSize, {}, false, kUserScratch, engine);
+            (void)describe({square, true}, {square}, DType::f32, kSize, {}, true, kUserScratch, engine);
             return true;
         } catch (const dnnl::error&) {
             return false;
@@ -144,6 +151,7 @@ class Products::PrimitiveCache {
   private:
     using Key = std::array<std::int64_t, 8>;
     static constexpr std::size_t kCapacity = 1024;
+    static constexpr auto kUserScratch = dnnl::scratchpad_mode::user;
 
     struct Entry {
         dnnl::matmul primitive;
@@ -195,8 +203,7 @@ class Products::PrimitiveCache {
         if (entries_.size() >= kCapacity) {
             entries_.clear();
         }
-        auto description =
-            describe(a, b, c.dtype, row_stride(c), bias, accumulate, dnnl::scratchpad_mode::user, engine_);
+        auto description = describe(a, b, c.dtype, row_stride(c), bias, accumulate, kUserScratch, engine_);
         const auto wanted = static_cast<std::int64_t>(description.scratchpad_desc().get_size());
         const bool own_scratch = wanted > scratch_bytes;
         if (own_scratch) {

@@ -148,6 +148,13 @@ TEST_CASE("bad lines end with an error that says where, what and what is accepte
         {"device = \"cpu", "this is not TOML"},
         {"[training\nmax_steps = 1", "job.toml:3:10: this is not TOML: "},
         {"[training]\n[training]", "this is not TOML"},
+        {"seed = 1\n  [#", "job.toml:4: this is not TOML: a bracket"},
+        {"[[\x01", "job.toml:3: this is not TOML: a bracket"},
+        {"[", "this is not TOML"},
+        {"[]", "this is not TOML"},
+        {"[[ ", "this is not TOML"},
+        {"seed = 1\ndata.eval = [\n}\n]\nx = 1", "job.toml:5: this is not TOML: a bracket"},
+        {"[ [training]]", "this is not TOML"},
         {std::string("seed = 1\0", 9), "this is not TOML"},
         {fmt::format("data.eval = {}", std::string(5000, '[')), "this is not TOML"},
         {std::string(200000, '['), "this is not TOML"},
@@ -243,7 +250,7 @@ TEST_CASE("a name of very many parts or an endless file is refused before it doe
     for (int i = 0; i < 500'000; ++i) {
         name += ".a";
     }
-    CHECK_THAT(error_of(name + " = 1"), Contains("job.toml: a name has more than 16 parts"));
+    CHECK_THAT(error_of(name + " = 1"), Contains("job.toml:1:32: a name has more than 16 parts"));
     CHECK_THAT(error_of(fmt::format("[{}]", name)), Contains("a name has more than 16 parts"));
     CHECK_THAT(error_of(fmt::format("x = {{{} = 1}}", name)), Contains("a name has more than 16 parts"));
     CHECK_THAT(error_of(std::string(5 << 20, '#')), Contains("are too many for a job file"));

@@ -218,7 +218,9 @@ enabled = true
     CHECK_FALSE(parse("train_micro_batch_size_per_gpu = \"auto\"").train_micro_batch_size_per_gpu.has_value());
 }
 
-TEST_CASE("comments, line ends and a byte-order mark do not matter", "[job]") {
+TEST_CASE("comments, line ends, blanks and a byte-order mark do not matter", "[job]") {
+    CHECK(parse("  [ data ]\neval = [\n  'a',\n  # b\n  \"[c]\", ]\n[\"training\"]\nmax_steps=3").data.eval.size() ==
+          2);
     CHECK(parse("# seed = 1\r\nseed = 2 # two\r\n").seed == 2);
     CHECK(parse_job(std::string("\xef\xbb\xbf").append(kShort), "job.toml", kData).job.model_name == "m");
 }

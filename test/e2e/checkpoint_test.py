@@ -145,6 +145,15 @@ class Tests:
                                                                      read_export(self.path(source, "hf")).values()))
                     self.check(f"{name} weights", same)
 
+    def resolved_job(self):
+        """job.resolved.toml reproduces the run, bit for bit."""
+        job = [self.train, "--config", self.path("from-2-1", "job.resolved.toml"), *overrides({"output_dir": "again"})]
+        result = run(mpirun((2, job)), self.folder)
+        self.check("resolved job", result.code == 0, result.said[-500:])
+        self.check("resolved job: losses", self.losses("again") == self.losses("from-2-1"))
+        first, second = (read_export(self.path(name, "hf")) for name in ("from-2-1", "again"))
+        self.check("resolved job: weights", all(np.array_equal(first[key], second[key]) for key in first))
+
     def export_command(self):
         source = self.path("from-2-1", "checkpoints", f"step-{STEPS:08}")
         result = run([self.train, "export", source, self.path("exported")], self.folder)
@@ -197,6 +206,7 @@ def main():
         tests = Tests(os.path.abspath(options.train), folder)
         tests.independent_reader()
         tests.any_layout()
+        tests.resolved_job()
         tests.export_command()
         tests.damage()
     print(f"{tests.passed} passed, {tests.failed} failed")
