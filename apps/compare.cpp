@@ -239,8 +239,8 @@ Report compare_log_probs(const CompareOptions& options) {
     report.add_count("sequences compared", std::count(done.begin(), done.end(), true));
     add_largest(report, "largest difference", first, difference);
     add_difference(report, difference);
-    report.add("difference of mean nll", -difference.mean(),
-               fmt::format("{} nats (second - first)", in_digits(-difference.mean())));
+    report.add("difference of mean nll", 0 - difference.mean(),
+               fmt::format("{} nats (second - first)", in_digits(0 - difference.mean())));
     if (first.has_entropy() && second.has_entropy()) {
         const Difference entropy = compare_values(
             first, second, done,

@@ -437,7 +437,7 @@ def main():
             except Skip as reason:
                 counts["skipped"] += 1
                 print(f"skipped {function.__name__}: {reason}")
-            except (AssertionError, KeyError, ValueError, subprocess.TimeoutExpired) as error:
+            except (AssertionError, LookupError, OSError, ValueError, subprocess.TimeoutExpired) as error:
                 counts["failed"] += 1
                 line = error.__traceback__.tb_next.tb_lineno
                 print(f"FAIL {function.__name__}, line {line}: {type(error).__name__}: {error}")
