@@ -1,6 +1,7 @@
 #include "apps/export.h"
 
 #include <algorithm>
+#include <cmath>
 #include <vector>
 
 #include "apps/commands.h"
@@ -25,6 +26,12 @@ void export_checkpoint(ShardedCheckpoint& checkpoint, const std::string& out_dir
                 const std::int64_t count = std::min(kChunk, parameter.elements() - first);
                 checkpoint.read(ShardedCheckpoint::State::master, static_cast<std::int64_t>(u),
                                 parameter.offset + first, count, values.data());
+                if (!std::all_of(values.begin(), values.begin() + count, [](float x) { return std::isfinite(x); })) {
+                    fail(ExitCode::numerical,
+                         "{} in the checkpoint {} has values that are not finite: it is not exported; go on from an older "
+                         "checkpoint with a lower training.optimizer.lr",
+                         parameter.name, checkpoint.info().path);
+                }
                 out.write(parameter, DType::f32, values.data(), count);
             }
         }

@@ -261,15 +261,15 @@ void LogProbRun::run(const std::string& path, const LogProbAttributes& attribute
     });
 }
 
-/// What a finished file says, so that a job that is run again need not compute again.
+/// Whether an earlier run of this very job wrote the file. What is there and is no log-prob file is not replaced.
 bool is_finished(const std::string& path, const LogProbAttributes& attributes, const std::vector<std::int64_t>& offsets,
-                 bool entropy) {
-    if (!std::filesystem::exists(path)) {
+                 const Job& job) {
+    if (!std::filesystem::exists(std::filesystem::symlink_status(path))) {
         return false;
     }
     const LogProbFile earlier(path);
-    return earlier.complete() && earlier.attributes() == attributes && earlier.offsets() == offsets &&
-           earlier.has_entropy() == entropy;
+    return job.checkpoint.resume != "never" && earlier.complete() && earlier.attributes() == attributes &&
+           earlier.offsets() == offsets && earlier.has_entropy() == job.log_prob.entropy;
 }
 
 }  // namespace
@@ -307,8 +307,7 @@ ExitCode run_log_prob(const Communicator& communicator, const JobFile& file) {
                           .temperature = job.log_prob.temperature,
                           .compute_dtype = setup->model().compute_dtype(),
                           .job = job_to_toml(job)};
-            if (job.checkpoint.resume != "never" &&
-                is_finished(path, attributes, setup->scoring().offsets(), job.log_prob.entropy)) {
+            if (is_finished(path, attributes, setup->scoring().offsets(), job)) {
                 finished = "finished";
             }
         }

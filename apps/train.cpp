@@ -37,7 +37,7 @@ void add_inspect(CLI::App& app, Arguments& arguments) {
     CLI::App* command = app.add_subcommand("inspect", "A model, checkpoint, run, token or log-prob file in words");
     command->add_option("path", arguments.inspect.path, "File or directory")->required();
     command->add_option("--row", arguments.inspect.row, "Print this row of the data with its targets marked")
-        ->check(CLI::NonNegativeNumber);
+        ->check(CLI::Range(std::int64_t{0}, std::int64_t{1} << 53));
     command->add_option("--config", arguments.inspect.config, "Job file whose [data] packs the rows");
     command->add_option("--model", arguments.inspect.model, "Model directory whose tokenizer turns ids into text");
     command->add_flag("--json", arguments.inspect.json, "One JSON object");

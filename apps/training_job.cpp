@@ -44,6 +44,7 @@ class TrainingRun {
     [[nodiscard]] std::vector<MicroBatch> fetch();
     [[nodiscard]] StepResult step();
     void refuse_more_skipping(double loss, double norm);
+    [[nodiscard]] std::string where_to_go_on() const;
     [[nodiscard]] EvalResult evaluate();
     void record(const StepResult& result, const std::optional<EvalResult>& eval);
     void print(const StepResult& result, const std::optional<EvalResult>& eval, bool logged);
@@ -65,12 +66,16 @@ class TrainingRun {
     Schedule schedule_;
     TrainingProgress progress_;
     std::int64_t first_step_ = 0;
+    std::int64_t first_update_ = 0;
     std::int64_t last_step_ = 0;
     std::int64_t saved_step_ = -1;
     std::optional<MetricsFile> metrics_;  // rank 0
     Stopwatch since_start_;
     Stopwatch since_save_;
 };
+
+/// A number in words; the sign of a NaN says nothing.
+std::string shown(double value) { return std::isnan(value) ? "nan" : fmt::format("{}", value); }
 
 Carver& with_workspace(PlannedMemory& memory, TrainingSetup& setup) {
     const OpsLimits limits = ops_limits(setup.model().config(), setup.limits());
@@ -97,11 +102,13 @@ void TrainingRun::load(ShardedCheckpoint* checkpoint) {
         if (checkpoint != nullptr) {
             checkpoint->load(states_);
             progress_ = checkpoint->progress();
+            progress_.skipped_in_a_row = 0;  // whoever starts the run again may have removed the cause
         } else {
             states_.load(initial_parameters(job_, setup_.model()));
         }
     });
     first_step_ = progress_.step;
+    first_update_ = progress_.updates;
     const std::int64_t batch = setup_.batch().batch();
     last_step_ = setup_.total_steps();
     if (job_.training.max_steps == 0 && progress_.step > 0) {
@@ -179,15 +186,23 @@ void TrainingRun::refuse_more_skipping(double loss, double norm) {
         first = first.empty() ? name : first;
     }
     const std::string what =
-        fmt::format("step {}: loss {} and gradient norm {} are not finite{}", progress_.step, loss, norm,
-                    first.empty() ? "" : fmt::format("; the gradient of {} is the first", first));
+        fmt::format("step {}: loss {} and gradient norm {} are not both finite{}", progress_.step, shown(loss),
+                    shown(norm), first.empty() ? "" : fmt::format("; the gradient of {} is the first", first));
     console_.warn(what + "; the step changes nothing");
     if (progress_.skipped_in_a_row >= job_.training.max_skipped_steps) {
         throw AgreedError(ExitCode::numerical,
                           fmt::format("{}; {} such steps in a row (training.max_skipped_steps): lower "
-                                      "training.optimizer.lr or look at the data; checkpoints are in {}",
-                                      what, progress_.skipped_in_a_row, directory_.checkpoints()));
+                                      "training.optimizer.lr or look at the data{}",
+                                      what, progress_.skipped_in_a_row, where_to_go_on()));
     }
+}
+
+std::string TrainingRun::where_to_go_on() const {
+    if (saved_step_ < 0) {
+        return ", and start anew: nothing is saved yet";
+    }
+    return fmt::format("; checkpoint.resume = a path goes on from an older one of the checkpoints in {}",
+                       directory_.checkpoints());
 }
 
 TrainingRun::EvalResult TrainingRun::evaluate() {
@@ -284,10 +299,12 @@ void TrainingRun::save_if_due() {
     if (checkpoint.save_minutes > 0) {
         communicator_.all_reduce_sum({&late, 1});
     }
-    if (due(checkpoint.save_interval) || late > 0 || exports || finished()) {
+    // Skipped steps change nothing: saving them would only push out the checkpoints from before.
+    const bool skipping = progress_.skipped_in_a_row > 0;
+    if (finished() || (!skipping && (due(checkpoint.save_interval) || late > 0 || exports))) {
         save();
     }
-    if (exports) {
+    if (exports && saved_step_ == progress_.step) {
         export_model(fmt::format("hf-step-{}", progress_.step));
     }
 }
@@ -345,7 +362,17 @@ ExitCode TrainingRun::run() {
             }
         });
         print(result, eval, logged);
+        if (finished() && progress_.updates == first_update_) {
+            throw AgreedError(ExitCode::numerical,
+                              fmt::format("no step of this run had a finite loss and gradient: nothing was learned, "
+                                          "nothing is saved{}",
+                                          where_to_go_on()));
+        }
         save_if_due();
+    }
+    if (progress_.skipped_in_a_row > 0) {
+        console_.warn(fmt::format("the last {} steps were skipped: the weights are those of before",
+                                  progress_.skipped_in_a_row));
     }
     if (job_.checkpoint.export_hf && (!nothing_to_do || export_is_owed())) {
         export_model("hf");

@@ -41,14 +41,14 @@ bool is_clock(const std::string& text) {
 }
 
 bool is_inside(const std::string& path) {
-    return !path.empty() && path.front() != '/' && path.back() != '/' &&
+    return path.ends_with(".h5") && !path.empty() && path.front() != '/' && path.back() != '/' &&
            ("/" + path + "/").find("/../") == std::string::npos;
 }
 
 constexpr Text kNotEmpty = {"a string that is not empty", not_empty};
 constexpr Text kPath = {"a path", not_empty};
 constexpr Text kClock = {"\"HH:MM:SS\"", is_clock};
-constexpr Text kInside = {"a relative path without \"..\"", is_inside};
+constexpr Text kInside = {"a relative path without \"..\" that ends in .h5", is_inside};
 
 bool is_training(const Job& job) {
     return job.job_type == "training";
@@ -246,7 +246,8 @@ std::vector<Key> training_keys() {
         {KEY(training.optimizer.betas), .reader = kTraining, .meaning = "Decay of the first and of the second moment.",
          .range = kFraction},
         {KEY(training.optimizer.eps), .reader = kTraining,
-         .meaning = "Added to the root of the second moment before the division.", .range = at_least(0)},
+         .meaning = "Added to the root of the second moment before the division; it keeps 0 / 0 away.",
+         .range = {.low = 1e-30}},
         {KEY(training.optimizer.weight_decay), .reader = kTraining, .meaning = "Strength of the decay of weights.",
          .range = at_least(0)},
         {KEY(training.optimizer.no_decay), .reader = kTraining,
@@ -294,7 +295,8 @@ std::vector<Key> log_prob_keys() {
          .range = at_least(0)},
         {KEY(log_prob.output), .reader = kLogProb, .meaning = "Name of the file to write, below output_dir.",
          .text = kInside},
-        {KEY(log_prob.temperature), .reader = kLogProb, .meaning = "Logits are divided by this.", .range = above(0)},
+        {KEY(log_prob.temperature), .reader = kLogProb, .meaning = "Logits are divided by this.",
+         .range = {.low = 1e-6, .high = 1e6}},
         {KEY(log_prob.entropy), .reader = kLogProb,
          .meaning = "true: also write the entropy of the distribution at every position."},
         {KEY(log_prob.train_micro_batch_size_per_gpu), .reader = kLogProbMicro,
@@ -331,7 +333,8 @@ std::vector<Key> policy_keys() {
          .range = at_least(0)},
         {KEY(rl.kl_loss_type), .reader = kPolicy, .meaning = "Estimator of that divergence.",
          .choices = {{"k1"}, {"abs"}, {"k2"}, {"k3", "low_var_kl"}}},
-        {KEY(rl.temperature), .reader = kPolicy, .meaning = "Logits are divided by this.", .range = above(0)},
+        {KEY(rl.temperature), .reader = kPolicy, .meaning = "Logits are divided by this.",
+         .range = {.low = 1e-6, .high = 1e6}},
         {KEY(zorro.enable), .reader = kTraining,
          .meaning = "true: a prompt that several responses share is computed once.", .available = {"false"}},
         {KEY(zorro.rollout_n), .reader = kZorro,
