@@ -35,7 +35,7 @@ struct CompareOptions {
 void command_compare(const CompareOptions& options);
 
 struct ExportOptions {
-    std::string checkpoint;
+    std::string checkpoint;  // or a run's directory: its newest one
     std::string out_directory;
     std::string dtype = "auto";
 };

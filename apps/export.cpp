@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <filesystem>
 #include <vector>
 
 #include "apps/commands.h"
@@ -39,8 +40,23 @@ void export_checkpoint(ShardedCheckpoint& checkpoint, const std::string& out_dir
     out.finish();
 }
 
+namespace {
+
+/// The checkpoint in `path`, or, where that is a run's directory, the newest one of the run.
+CheckpointInfo newest_or_this(const std::string& path) {
+    std::vector<std::string> warnings;
+    if (std::filesystem::is_directory(path + "/checkpoints")) {
+        if (auto newest = find_newest_checkpoint(path + "/checkpoints", warnings)) {
+            return *newest;
+        }
+    }
+    return open_checkpoint(path);
+}
+
+}  // namespace
+
 void command_export(const ExportOptions& options) {
-    ShardedCheckpoint checkpoint(open_checkpoint(options.checkpoint));
+    ShardedCheckpoint checkpoint(newest_or_this(options.checkpoint));
     verify_checkpoint(checkpoint.info());
     std::string dtype = options.dtype;
     if (dtype == "auto") {

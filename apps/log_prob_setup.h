@@ -29,7 +29,7 @@ class LogProbSetup {
     /// Bytes of a rank by purpose.
     [[nodiscard]] const MemoryPlan& plan() const { return plan_; }
     [[nodiscard]] std::vector<std::pair<std::string, std::string>> summary() const;
-    [[nodiscard]] const std::vector<std::string>& warnings() const { return model_.model.warnings(); }
+    [[nodiscard]] const std::vector<std::string>& warnings() const { return model_.warnings; }
 
   private:
     Job job_;

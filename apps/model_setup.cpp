@@ -8,12 +8,18 @@
 namespace tessera {
 
 ModelSetup open_model(const Job& job, bool check_weights) {
-    ModelSetup setup{.model = HfModel::open(job.model_name), .units = {}, .ops = nullptr};
+    ModelSetup setup{.model = HfModel::open(job.model_name), .units = {}, .ops = nullptr, .warnings = {}};
     setup.units = make_units(setup.config());
     setup.random = job.model.init == "random";
     if (!setup.random && check_weights) {
         setup.model.check(setup.units);
     }
+    if (setup.random && setup.model.has_weights()) {
+        setup.warnings.push_back(fmt::format(
+            "model.init = \"random\": the weights in {} are not used; say model.init = \"pretrained\" to use them",
+            setup.model.directory()));
+    }
+    setup.warnings.insert(setup.warnings.end(), setup.model.warnings().begin(), setup.model.warnings().end());
     setup.ops = make_cpu_ops({.storage = job.bf16.enabled.value_or(false) ? DType::bf16 : DType::f32,
                               .fused = job.model.fused_kernels,
                               .flash = job.model.attn_implementation == "flash"});

@@ -16,7 +16,8 @@ struct ModelSetup {
     HfModel model;
     std::vector<Unit> units;
     std::unique_ptr<Ops> ops;
-    bool random = false;  // weights are drawn, not read
+    std::vector<std::string> warnings;  // lines worth showing to the user once
+    bool random = false;                // weights are drawn, not read
 
     [[nodiscard]] const ModelConfig& config() const { return model.config(); }
     /// "f32" or "bf16"

@@ -78,7 +78,11 @@ ExitCode run_command(CLI::App& app, const Arguments& arguments) {
         const KeyFormat format = arguments.keys_json       ? KeyFormat::json
                                  : arguments.keys_markdown ? KeyFormat::markdown
                                                            : KeyFormat::text;
-        fmt::print("{}", describe_keys(arguments.keys_pattern, format));
+        const std::string keys = describe_keys(arguments.keys_pattern, format);
+        if (keys.empty()) {
+            fail(ExitCode::usage, "no key of the job file contains {}", arguments.keys_pattern);
+        }
+        fmt::print("{}", keys);
     }
     return ExitCode::ok;
 }
@@ -105,7 +109,10 @@ int run(int argc, char** argv) {
     try {
         app.parse(argc, argv);
     } catch (const CLI::ParseError& error) {
-        return app.exit(error) == 0 ? 0 : static_cast<int>(ExitCode::usage);
+        if (error.get_exit_code() == 0) {
+            return app.exit(error);  // --help, --version
+        }
+        fail(ExitCode::usage, "{} (a job file is given as --config job.toml; train --help lists everything)", error.what());
     }
     if (!app.get_subcommands().empty()) {
         return static_cast<int>(run_command(app, arguments));

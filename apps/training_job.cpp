@@ -1,8 +1,11 @@
 #include "apps/training_job.h"
 
+#include <fmt/ranges.h>
+
 #include <array>
 #include <cmath>
 #include <filesystem>
+#include <sstream>
 
 #include "apps/console.h"
 #include "apps/cores.h"
@@ -69,10 +72,34 @@ class TrainingRun {
     std::int64_t first_update_ = 0;
     std::int64_t last_step_ = 0;
     std::int64_t saved_step_ = -1;
+    std::int64_t tokens_since_line_ = 0;  // of the console
+    double seconds_since_line_ = 0;
     std::optional<MetricsFile> metrics_;  // rank 0
     Stopwatch since_start_;
     Stopwatch since_save_;
 };
+
+/// Keys with another value in one resolved job than in the other, those left out that only say how long or where a run
+/// goes on. Both have every key, a line each.
+std::vector<std::string> different_keys(const std::string& before, const std::string& now) {
+    std::vector<std::string> keys;
+    std::string section;
+    std::istringstream old_lines(before);
+    std::istringstream new_lines(now);
+    std::string line;
+    for (std::string old_line; std::getline(old_lines, old_line) && std::getline(new_lines, line);) {
+        if (line.starts_with('[')) {
+            section = line.substr(1, line.find(']') - 1) + ".";
+        }
+        const std::string key = section + line.substr(0, line.find_first_of(" ="));
+        const bool about_going_on = section == "checkpoint." || section == "logging." || key == "output_dir" ||
+                                    key == "training.max_steps" || key == "training.num_epochs";
+        if (line != old_line && !about_going_on) {
+            keys.push_back(key);
+        }
+    }
+    return keys;
+}
 
 /// A number in words; the sign of a NaN says nothing.
 std::string shown(double value) { return std::isnan(value) ? "nan" : fmt::format("{}", value); }
@@ -252,11 +279,17 @@ void TrainingRun::record(const StepResult& result, const std::optional<EvalResul
 
 void TrainingRun::print(const StepResult& result, const std::optional<EvalResult>& eval, bool logged) {
     const double per_step = since_start_.seconds() / static_cast<double>(progress_.step - first_step_);
+    tokens_since_line_ += result.tokens;
+    seconds_since_line_ += result.seconds;
     const std::string text = fmt::format(
         "step {:>{}}/{}  loss {:.4f}  lr {:.3e}  grad norm {:.3f}  {:.0f} tokens/s  left {}", progress_.step,
         fmt::formatted_size("{}", last_step_), last_step_, result.loss, result.lr, result.norm,
-        static_cast<double>(result.tokens) / result.seconds,
+        static_cast<double>(tokens_since_line_) / seconds_since_line_,
         in_time(per_step * static_cast<double>(last_step_ - progress_.step)));
+    if (logged) {
+        tokens_since_line_ = 0;
+        seconds_since_line_ = 0;
+    }
     if (eval) {
         console_.line(fmt::format("{}  eval loss {:.4f} over {} targets", text, eval->loss, with_separators(eval->targets)));
     } else if (logged) {
@@ -411,6 +444,13 @@ ExitCode run_training(const Communicator& communicator, const JobFile& file) {
     console.table("training", summary);
     console.memory_table(setup->plan());
     console.unused_keys(file.unused);
+    if (checkpoint) {
+        const std::string changed = fmt::format(
+            "{}", fmt::join(different_keys(checkpoint->description().job, job_to_toml(setup->job())), ", "));
+        if (!changed.empty()) {
+            console.warn(fmt::format("this job differs from the one that wrote the checkpoint in {}", changed));
+        }
+    }
     directory.write_resolved_job(setup->job());
 
     std::unique_ptr<TrainingRun> run;

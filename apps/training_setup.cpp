@@ -23,7 +23,7 @@ std::int64_t default_bucket(const std::vector<Unit>& units) {
 
 TrainingSetup::TrainingSetup(Job job, std::int64_t ranks, bool first)
     : job_(with_device(std::move(job))), model_(open_model(job_, first)) {
-    warnings_ = model_.model.warnings();
+    warnings_ = model_.warnings;
     resolve_data();
     batch_ = {*job_.train_micro_batch_size_per_gpu, *job_.gradient_accumulation_steps, ranks};
     order_.emplace(train_.rows->count(), static_cast<std::uint64_t>(job_.seed), job_.data.shuffle);
