@@ -15,11 +15,11 @@
 namespace tessera::cpu {
 
 #if defined(__AVX512F__)
-inline constexpr int kLanes = 16;
+inline constexpr std::int64_t kLanes = 16;
 #elif defined(__AVX2__)
-inline constexpr int kLanes = 8;
+inline constexpr std::int64_t kLanes = 8;
 #else
-inline constexpr int kLanes = 4;
+inline constexpr std::int64_t kLanes = 4;
 #endif
 
 using Vec = float __attribute__((vector_size(kLanes * 4)));
