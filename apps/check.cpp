@@ -36,9 +36,7 @@ void print(const CheckOptions& options, const Job& job, const Rows& summary, con
     console.line(job_to_toml(job));
     console.table(job.job_type, summary);
     console.memory_table(plan);
-    for (const std::string& key : unused) {
-        console.line(fmt::format("not used by this job: {}", key));
-    }
+    console.unused_keys(unused);
     console.line("everything is in order; nothing was run");
 }
 

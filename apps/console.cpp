@@ -1,6 +1,8 @@
 #include "apps/console.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <sys/ioctl.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -39,7 +41,17 @@ std::string in_time(double seconds) {
     return whole >= 60 ? fmt::format("{}m{:02}s", whole / 60, whole % 60) : fmt::format("{}s", whole);
 }
 
-Console::Console(bool speaks) : speaks_(speaks), terminal_(speaks && isatty(STDOUT_FILENO) == 1) {}
+namespace {
+
+/// Open MPI gives its processes a pseudo-terminal without a size, also where its own output is a file.
+bool is_terminal(int descriptor) {
+    winsize size{};
+    return isatty(descriptor) == 1 && ioctl(descriptor, TIOCGWINSZ, &size) == 0 && size.ws_col > 0;
+}
+
+}  // namespace
+
+Console::Console(bool speaks) : speaks_(speaks), terminal_(speaks && is_terminal(STDOUT_FILENO)) {}
 
 Console::~Console() {
     if (progress_shown_) {
@@ -88,8 +100,15 @@ void Console::memory_table(const MemoryPlan& plan) {
         rows.emplace_back(use.purpose, fmt::format("{:>20}", with_separators(use.bytes)));
         total += use.bytes;
     }
-    rows.emplace_back("all", fmt::format("{:>20}  {:.1f} MiB", with_separators(total), static_cast<double>(total) / (1 << 20)));
+    rows.emplace_back(
+        "all", fmt::format("{:>20}  {:.1f} MiB", with_separators(total), static_cast<double>(total) / (1 << 20)));
     table("memory of a rank, bytes", rows);
+}
+
+void Console::unused_keys(const std::vector<std::string>& keys) {
+    if (!keys.empty()) {
+        line(fmt::format("keys that this job does not use: {}", fmt::join(keys, ", ")));
+    }
 }
 
 void Console::progress(const std::string& text) {

@@ -31,6 +31,8 @@ class Console {
     /// Rows of name and value, aligned, under a title.
     void table(const std::string& title, const std::vector<std::pair<std::string, std::string>>& rows);
     void memory_table(const MemoryPlan& plan);
+    /// Keys of the job file that the job does not read, if there are any.
+    void unused_keys(const std::vector<std::string>& keys);
     /// On a terminal: a line that the next one replaces. Elsewhere nothing.
     void progress(const std::string& text);
 

@@ -201,6 +201,9 @@ void LogProbRun::run(const std::string& path, const LogProbAttributes& attribute
         if (communicator_.rank() != 0) {
             return;
         }
+        if (setup_.job().checkpoint.resume == "never") {
+            std::filesystem::remove(path + ".partial");
+        }
         writer_ = std::make_unique<LogProbWriter>(path, plan.offsets(), entropy_, attributes);
         if (!writer_->discarded().empty()) {
             console_.warn(writer_->discarded());
@@ -290,9 +293,7 @@ ExitCode run_log_prob(const Communicator& communicator, const JobFile& file) {
     summary.emplace_back("output", path);
     console.table("log_prob", summary);
     console.memory_table(setup->plan());
-    for (const std::string& key : file.unused) {
-        console.line(fmt::format("not used by this job: {}", key));
-    }
+    console.unused_keys(file.unused);
     directory.write_resolved_job(job);
 
     LogProbAttributes attributes;

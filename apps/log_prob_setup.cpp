@@ -39,8 +39,9 @@ ModelStates::Options LogProbSetup::states_options() const {
 
 std::vector<std::pair<std::string, std::string>> LogProbSetup::summary() const {
     const std::vector<std::int64_t>& offsets = scoring_->offsets();
-    return {{"model", fmt::format("{}: {}, {} parameters", job_.model_name, model_.config().family,
-                                  with_separators(count_parameters(model_.units)))},
+    return {{"model", fmt::format("{}: {}, {} parameters, {}", job_.model_name, model_.config().family,
+                                  with_separators(count_parameters(model_.units)),
+                                  model_.random ? "random weights" : "weights from its files")},
             {"computes in", model_.compute_dtype()},
             {"data", fmt::format("{} documents, {} tokens, {} values", with_separators(data_->documents()),
                                  with_separators(data_->tokens()), with_separators(offsets.back()))},

@@ -46,7 +46,7 @@ class TrainingRun {
     void refuse_more_skipping(double loss, double norm);
     [[nodiscard]] EvalResult evaluate();
     void record(const StepResult& result, const std::optional<EvalResult>& eval);
-    void print(const StepResult& result, const std::optional<EvalResult>& eval);
+    void print(const StepResult& result, const std::optional<EvalResult>& eval, bool logged);
     void save_if_due();
     void save();
     void export_model(const std::string& name);
@@ -235,17 +235,16 @@ void TrainingRun::record(const StepResult& result, const std::optional<EvalResul
     metrics_->append(record);
 }
 
-void TrainingRun::print(const StepResult& result, const std::optional<EvalResult>& eval) {
+void TrainingRun::print(const StepResult& result, const std::optional<EvalResult>& eval, bool logged) {
     const double per_step = since_start_.seconds() / static_cast<double>(progress_.step - first_step_);
     const std::string text = fmt::format(
         "step {:>{}}/{}  loss {:.4f}  lr {:.3e}  grad norm {:.3f}  {:.0f} tokens/s  left {}", progress_.step,
         fmt::formatted_size("{}", last_step_), last_step_, result.loss, result.lr, result.norm,
         static_cast<double>(result.tokens) / result.seconds,
         in_time(per_step * static_cast<double>(last_step_ - progress_.step)));
-    const std::int64_t interval = job_.logging.interval;
     if (eval) {
         console_.line(fmt::format("{}  eval loss {:.4f} over {} targets", text, eval->loss, with_separators(eval->targets)));
-    } else if (progress_.step % interval == 0 || finished()) {
+    } else if (logged) {
         console_.line(text);
     } else {
         console_.progress(text);
@@ -339,13 +338,13 @@ ExitCode TrainingRun::run() {
         if (setup_.eval() && (finished() || (interval > 0 && progress_.step % interval == 0))) {
             eval = evaluate();
         }
-        const bool logged = progress_.step % job_.logging.interval == 0 || eval || finished();
+        const bool logged = progress_.step % job_.logging.interval == 0 || progress_.step == 1 || eval || finished();
         communicator_.agree([&] {
             if (metrics_ && logged) {
                 record(result, eval);
             }
         });
-        print(result, eval);
+        print(result, eval, logged);
         save_if_due();
     }
     if (job_.checkpoint.export_hf && (!nothing_to_do || export_is_owed())) {
@@ -384,9 +383,7 @@ ExitCode run_training(const Communicator& communicator, const JobFile& file) {
     }
     console.table("training", summary);
     console.memory_table(setup->plan());
-    for (const std::string& key : file.unused) {
-        console.line(fmt::format("not used by this job: {}", key));
-    }
+    console.unused_keys(file.unused);
     directory.write_resolved_job(setup->job());
 
     std::unique_ptr<TrainingRun> run;

@@ -1,8 +1,5 @@
 #include "core/job.h"
 
-#define TOML_ENABLE_FORMATTERS 0
-#include <toml++/toml.h>
-
 #include <algorithm>
 #include <cmath>
 #include <map>
@@ -12,12 +9,13 @@
 #include "core/base/nearest.h"
 #include "core/job_keys.h"
 #include "core/job_literal.h"
+#include "core/job_scan.h"
+#include "core/toml.h"
 
 namespace tessera {
 namespace {
 
 constexpr std::size_t kMostBytes = std::size_t{4} << 20;  // of a job file; real ones have some thousand
-constexpr int kMostParts = 16;                            // of a dotted name; the table has three
 
 [[noreturn]] void fail_at(const std::string& place, const std::string& message) {
     fail(ExitCode::usage, "{}: {}", place, message);
@@ -35,51 +33,33 @@ std::string shortened(const std::string& text) {
     return text.substr(0, end) + "...";
 }
 
-/// The end of the string or comment that starts at `at`, or at + 1 if neither does. An unfinished one ends with the
-/// text.
-std::size_t skip_quoted(const std::string& text, std::size_t at) {
-    const char c = text[at];
-    if (c == '#') {
-        return std::min(text.find('\n', at), text.size());
+/// The line, from 1, at which the parser meets an assertion: the last of the shortest part of the text that makes it.
+std::int64_t line_of_assertion(const std::string& text) {
+    std::vector<std::size_t> ends;
+    for (std::size_t i = 0; i < text.size(); i = ends.back()) {
+        ends.push_back(std::min(text.find('\n', i), text.size() - 1) + 1);
     }
-    if (c != '"' && c != '\'') {
-        return at + 1;
-    }
-    const std::string three(3, c);
-    const bool multiline = text.compare(at, 3, three) == 0;
-    std::size_t i = at + (multiline ? 3 : 1);
-    while (i < text.size()) {
-        if (c == '"' && text[i] == '\\') {
-            i += 2;
-        } else if (multiline ? text.compare(i, 3, three) == 0 : text[i] == c || text[i] == '\n') {
-            return std::min(i + (multiline ? 3 : 1), text.size());
-        } else {
-            ++i;
-        }
-    }
-    return text.size();
-}
-
-/// The parser turns a.b.c into nested tables, whose destructors recurse: a name of very many parts would end the stack.
-bool has_endless_name(const std::string& text) {
-    int parts = 1;
-    for (std::size_t i = 0; i < text.size(); i = skip_quoted(text, i)) {
-        if (text[i] == '.' && ++parts > kMostParts) {
+    const auto asserts = [&](std::size_t end) {
+        try {
+            (void)toml::parse(std::string_view(text).substr(0, end));
+        } catch (const toml::parse_error&) {
+            return false;
+        } catch (const TomlAssertion&) {
             return true;
         }
-        if (std::string_view("\n=,[]{}").find(text[i]) != std::string_view::npos) {
-            parts = 1;
-        }
-    }
-    return false;
+        return false;
+    };
+    const auto last = std::partition_point(ends.begin(), ends.end(), [&](std::size_t end) { return !asserts(end); });
+    return last - ends.begin() + 1;
 }
 
 toml::table parse_file(const std::string& text, const std::string& path) {
     if (text.size() > kMostBytes) {
         fail_at(path, fmt::format("{} bytes are too many for a job file (at most {})", text.size(), kMostBytes));
     }
-    if (has_endless_name(text)) {
-        fail_at(path, fmt::format("a name has more than {} parts, which no key has", kMostParts));
+    if (const auto found = find_endless_name(text)) {
+        fail_at(fmt::format("{}:{}:{}", path, found->line, found->column),
+                fmt::format("a name has more than {} parts, which no key has", kMostParts));
     }
     try {
         return toml::parse(text, std::string_view(path));
@@ -87,13 +67,16 @@ toml::table parse_file(const std::string& text, const std::string& path) {
         const auto& begin = error.source().begin;
         fail_at(fmt::format("{}:{}:{}", path, begin.line, begin.column),
                 fmt::format("this is not TOML: {}", error.description()));
+    } catch (const TomlAssertion&) {
+        fail_at(fmt::format("{}:{}", path, line_of_assertion(text)),
+                "this is not TOML: a bracket or sign where none may be");
     }
 }
 
 /// { v = <value> }: the value as TOML, or, where it is none, as the string that it is.
 toml::table parse_override(const std::string& value, const std::string& place) {
     const std::string text = "v = " + value;
-    if (!has_endless_name(text)) {
+    if (!find_endless_name(text)) {
         try {
             toml::table table = toml::parse(text);
             if (table.size() == 1) {  // more: the value went on with lines of its own
@@ -101,6 +84,8 @@ toml::table parse_override(const std::string& value, const std::string& place) {
             }
         } catch (const toml::parse_error&) {
             // Then it is a bare word.
+        } catch (const TomlAssertion&) {
+            // Likewise.
         }
     }
     try {
@@ -151,17 +136,23 @@ bool read(const Key&, const toml::node& node, bool& to) {
     return value.has_value();
 }
 
+/// A whole number or a float.
+std::optional<double> number(const toml::node& node) {
+    if (const auto* whole = node.as_integer()) {
+        return static_cast<double>(whole->get());
+    }
+    return node.value_exact<double>();
+}
+
 bool read(const Key& key, const toml::node& node, double& to) {
-    // value<double> takes whole numbers too where they convert exactly; booleans it must not.
-    const auto value = node.is_number() ? node.value<double>() : std::nullopt;
-    to = value.value_or(0);
-    return value && in_range(*value, key.range);
+    to = number(node).value_or(std::numeric_limits<double>::quiet_NaN());
+    return in_range(to, key.range);
 }
 
 bool read(const Key& key, const toml::node& node, std::int64_t& to) {
-    if (const auto* number = node.as_floating_point()) {
+    if (const auto* floating = node.as_floating_point()) {
         constexpr double kLimit = 9223372036854775808.0;  // 2^63
-        const double value = number->get();
+        const double value = floating->get();
         if (!(value >= -kLimit && value < kLimit) || value != std::floor(value)) {
             return false;
         }
@@ -231,8 +222,10 @@ void read_setting(const Key& key, const Setting& setting, Job& job) {
     const Field field = key.field(job);
     const auto give = [&](auto* to) { return read(key, *setting.node, *to); };
     if (!std::visit(give, field)) {
-        const auto* whole = setting.node->as_integer();
-        const bool large = whole != nullptr && whole->get() > kLargestCount;
+        const bool whole =
+            std::holds_alternative<std::int64_t*>(field) || std::holds_alternative<Auto<std::int64_t>*>(field);
+        const bool large = whole && key.name != "seed" && !std::isfinite(key.range.high) &&
+                           number(*setting.node).value_or(0) > static_cast<double>(kLargestCount);
         fail_at(setting.place, fmt::format("{} = {} must be {}{}", key.name, shown(*setting.node), accepted_values(key),
                                            large ? fmt::format(", and at most {}", kLargestCount) : ""));
     }
@@ -248,21 +241,35 @@ void read_setting(const Key& key, const Setting& setting, Job& job) {
     }
 }
 
-/// "; did you mean X?": the nearest name as a whole, else one that ends alike, as where a key is in the wrong section.
-std::string suggestion(const std::string& name, const std::vector<std::string_view>& names) {
-    std::string near = did_you_mean(name, names);
-    const auto last = [](std::string_view dotted) { return dotted.substr(dotted.rfind('.') + 1); };
-    if (!near.empty() || name.size() > 200) {
-        return near;
-    }
-    std::vector<std::string_view> alike;
-    std::copy_if(names.begin(), names.end(), std::back_inserter(alike),
-                 [&](std::string_view other) { return !nearest(last(name), std::vector{last(other)}).empty(); });
-    const auto best = std::min_element(alike.begin(), alike.end(), [&](std::string_view a, std::string_view b) {
-        return std::tuple(edit_distance(last(name), last(a)), edit_distance(name, a)) <
-               std::tuple(edit_distance(last(name), last(b)), edit_distance(name, b));
-    });
-    return best == alike.end() ? std::string() : fmt::format("; did you mean {}?", *best);
+std::string_view last_part(std::string_view dotted) {
+    return dotted.substr(dotted.rfind('.') + 1);
+}
+
+/// How near a known name is to an unknown one, smallest first: a slip of the finger; the right key in the wrong
+/// section; a misspelling; a longer or shorter name; a misspelling in the wrong section; anything else.
+std::tuple<int, std::size_t> distance(std::string_view unknown, std::string_view known) {
+    const std::string_view word = last_part(unknown);
+    const std::string_view known_word = last_part(known);
+    const std::size_t edits = edit_distance(unknown, known);
+    const auto near = [](std::string_view a, std::string_view b) { return !nearest(a, std::array{b}).empty(); };
+    const bool contained =
+        known_word.find(word) != std::string_view::npos || word.find(known_word) != std::string_view::npos;
+    const int kind = edits <= 1                                                   ? 0
+                     : edit_distance(word, known_word) == 0                       ? 1
+                     : near(unknown, known)                                       ? 2
+                     : contained && std::min(word.size(), known_word.size()) >= 4 ? 3
+                     : near(word, known_word)                                     ? 4
+                                                                                  : 5;
+    return {kind, edits};
+}
+
+std::string suggestion(std::string_view name, const std::vector<std::string_view>& names) {
+    const std::string_view start = name.substr(0, 80);  // no key is longer
+    const std::string_view best = *std::min_element(
+        names.begin(), names.end(),
+        [&](std::string_view a, std::string_view b) { return distance(start, a) < distance(start, b); });
+    return std::get<0>(distance(start, best)) < 5 ? fmt::format("; did you mean {}?", best)
+                                                  : fmt::format("; the nearest is {}", best);
 }
 
 bool is_section(const std::string& name) {

@@ -458,8 +458,9 @@ std::vector<Key> run_keys() {
          .meaning = "Type of exported weights; \"auto\": what the run computes in. \"fp32\" has the master weights.",
          .choices = {{"auto"}, {"fp32"}, {"bf16"}, {"fp16"}}},
         {KEY(logging.interval), .reader = kTraining,
-         .meaning = "Steps from one line on the console and in metrics.jsonl to the next. Steps that evaluate and the "
-                    "last one always have one.",
+         .meaning = "Steps from one line on the console and in metrics.jsonl to the next. The first step, steps that "
+                    "evaluate and "
+                    "the last one always have one.",
          .range = at_least(1)},
         {KEY(logging.memory), .reader = kBoth, .meaning = "true: memory in use at the main points of a step.",
          .available = {"false"}},

@@ -12,7 +12,7 @@
 
 namespace tessera {
 
-InputFile::InputFile(std::string path) : path_(std::move(path)) {
+ReadOnlyFile::ReadOnlyFile(std::string path) : path_(std::move(path)) {
     // Without O_NONBLOCK, opening a pipe would wait for somebody to write into it.
     file_ = FileDescriptor(::open(path_.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
     if (!file_.is_open()) {
@@ -29,7 +29,7 @@ InputFile::InputFile(std::string path) : path_(std::move(path)) {
     size_ = status.st_size;
 }
 
-void InputFile::read(std::int64_t offset, void* to, std::int64_t bytes) const {
+void ReadOnlyFile::read(std::int64_t offset, void* to, std::int64_t bytes) const {
     constexpr std::int64_t kLargestRead = std::int64_t{1} << 30;  // the kernel gives at most 2 GiB a call
     auto* target = static_cast<char*>(to);
     while (bytes > 0) {

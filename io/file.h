@@ -9,10 +9,10 @@
 namespace tessera {
 
 /// A regular file open for reading.
-class InputFile {
+class ReadOnlyFile {
   public:
     /// Throws missing_input where `path` cannot be opened, bad_data where it is no regular file.
-    explicit InputFile(std::string path);
+    explicit ReadOnlyFile(std::string path);
 
     [[nodiscard]] const std::string& path() const { return path_; }
     /// Bytes, as of opening.

@@ -1,7 +1,6 @@
 #include "io/hdf5.h"
 
 #include <hdf5.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <array>
@@ -11,6 +10,7 @@
 
 #include "core/base/checked.h"
 #include "core/base/error.h"
+#include "io/file.h"
 
 namespace tessera::hdf5 {
 
@@ -275,14 +275,7 @@ template void Dataset::write(std::int64_t, std::int64_t, const double*) const;
 // --------------------------------------------------------------------------------------------------- files
 
 File File::open(const std::string& path) {
-    struct stat status {};
-    if (::stat(path.c_str(), &status) != 0) {
-        const ExitCode code = errno == ENOENT || errno == ENOTDIR ? ExitCode::missing_input : ExitCode::bad_data;
-        fail(code, "{}: {}", path, std::strerror(errno));
-    }
-    if (!S_ISREG(status.st_mode)) {
-        fail(ExitCode::bad_data, "{}: not a regular file", path);
-    }
+    (void)ReadOnlyFile(path);  // says what HDF5 says less well: no such file, a directory
     const Handle access = access_properties();
     return {
         Handle(check(H5Fopen(path.c_str(), H5F_ACC_RDONLY, access.get()), path, "not a readable HDF5 file"), H5Fclose),

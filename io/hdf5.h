@@ -38,7 +38,7 @@ class Handle {
 /// Element types of the files of this project; little-endian in the file.
 enum class Type : std::uint8_t { u8, u16, u32, i64, f32, f64 };
 
-/// A dataset of one dimension. It must not outlive the process's use of its file, but may outlive the File object.
+/// A dataset of one dimension. It keeps its file open, so it may outlive the File.
 class Dataset {
   public:
     /// Elements.

@@ -48,7 +48,7 @@ bool is_carried_over(const std::string& name) {
 }
 
 void copy_file(const std::string& from, const std::string& to) {
-    const InputFile source(from);
+    const ReadOnlyFile source(from);
     DurableFile target(to);
     std::vector<char> chunk(1 << 20);
     for (std::int64_t done = 0; done < source.size(); done += std::ssize(chunk)) {

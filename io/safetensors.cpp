@@ -170,7 +170,7 @@ void check_coverage(const std::vector<TensorInfo>& tensors, const std::string& p
     }
 }
 
-json read_header(const InputFile& file, std::int64_t& data_start) {
+json read_header(const ReadOnlyFile& file, std::int64_t& data_start) {
     std::uint64_t length = 0;
     if (file.size() < 8) {
         fail(ExitCode::bad_data, "{}: {} bytes are too few for a safetensors file", file.path(), file.size());

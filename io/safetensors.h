@@ -44,7 +44,7 @@ class SafetensorsFile {
     void read(const TensorInfo& tensor, std::int64_t first, std::int64_t count, DType dtype, void* to) const;
 
   private:
-    InputFile file_;
+    ReadOnlyFile file_;
     std::vector<TensorInfo> tensors_;
     std::unordered_map<std::string, std::size_t> index_;
 };

@@ -3,7 +3,7 @@
 #include <vector>
 
 #include "core/base/error.h"
-#include "io/input_file.h"
+#include "io/releasable_file.h"
 #include "io/token_source.h"
 
 namespace tessera {
@@ -32,7 +32,7 @@ class ByteTokens : public TokenSource {
     void release() noexcept override { file_.release(); }
 
   private:
-    InputFile file_;
+    ReleasableFile file_;
     std::vector<unsigned char> bytes_;
 };
 

@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "core/base/error.h"
-#include "io/input_file.h"
+#include "io/releasable_file.h"
 #include "io/token_source.h"
 
 namespace tessera {
@@ -78,7 +78,7 @@ class LlmcTokens : public TokenSource {
     void release() noexcept override { file_.release(); }
 
   private:
-    InputFile file_;
+    ReleasableFile file_;
     std::int64_t tokens_ = 0;
     std::int64_t token_bytes_ = 2;
     std::vector<unsigned char> bytes_;
@@ -87,7 +87,7 @@ class LlmcTokens : public TokenSource {
 }  // namespace
 
 bool is_llmc_file(const std::string& path) {
-    InputFile file(path);
+    ReleasableFile file(path);
     std::int32_t magic = 0;
     if (file.size() < kHeaderBytes) {
         return false;

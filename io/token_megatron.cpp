@@ -11,8 +11,8 @@
 
 #include "core/base/checked.h"
 #include "core/base/error.h"
-#include "io/input_file.h"
 #include "io/offset_table.h"
+#include "io/releasable_file.h"
 #include "io/token_source.h"
 
 namespace tessera {
@@ -215,8 +215,8 @@ class MegatronTokens : public TokenSource {
         }
     }
 
-    InputFile index_;
-    InputFile data_;
+    ReleasableFile index_;
+    ReleasableFile data_;
     TokenType type_{};
     std::int64_t sequences_ = 0;
     std::int64_t documents_ = 0;

@@ -73,7 +73,8 @@ say "4 of 5: train on $ranks ranks"
 
 say "5 of 5: score the held-out text"
 rm -f "$root/scores/log_probs.h5"
-"${launch[@]}" --set job_type=log_prob --set "model_name=$root/training/hf" --set "output_dir=$root/scores"
+"${launch[@]}" --set job_type=log_prob --set "model_name=$root/training/hf" --set model.init=pretrained \
+    --set "output_dir=$root/scores"
 "$train" inspect "$root/scores/log_probs.h5"
 
 # The numbers of metrics.jsonl, one record a line.

@@ -99,7 +99,10 @@ def key_overrides(combination):
         "micro": "train_micro_batch_size_per_gpu",
         "bucket": "zero_optimization.reduce_bucket_size",
     }
-    return {key: combination[name] for name, key in keys.items() if combination.get(name) is not None}
+    found = {key: combination[name] for name, key in keys.items() if combination.get(name) is not None}
+    if combination.get("micro") is not None:
+        found["gradient_accumulation_steps"] = "auto"  # a case may say its own
+    return found
 
 
 def in_words(combination):

@@ -7,7 +7,18 @@
 #include <fstream>
 #include <sstream>
 
-#include "token_files.h"
+#include "test/io/token_files.h"
+
+#ifdef __SANITIZE_ADDRESS__
+// HDF5 asks malloc for what a damaged header says and reports its refusal; the sanitizer would end the process instead.
+extern "C" const char* __asan_default_options() {  // NOLINT: the sanitizer's name
+    return "allocator_may_return_null=1";
+}
+// Its own ways out of a damaged file do not give back everything.
+extern "C" const char* __lsan_default_suppressions() {  // NOLINT: the sanitizer's name
+    return "leak:libhdf5";
+}
+#endif
 
 using namespace tessera;
 using namespace tessera::test;
@@ -96,7 +107,7 @@ TEST_CASE("what is written is there for the C API, and can be gone on with") {
 TEST_CASE("files that are not HDF5, or not whole, are refused in one message") {
     const Directory directory;
     CHECK(caught([&] { (void)hdf5::File::open(directory / "no.h5"); }).code == ExitCode::missing_input);
-    CHECK(caught([&] { (void)hdf5::File::open(directory / "."); }).says("not a regular file"));
+    CHECK(caught([&] { (void)hdf5::File::open(directory / "."); }).says("is a directory"));
     for (const std::string& bytes : {std::string(), std::string("\x89HDF\r\n\x1a\n"), std::string(5000, 'x')}) {
         write_file(directory / "bad.h5", bytes);
         const Caught error = caught([&] { (void)hdf5::File::open(directory / "bad.h5"); });

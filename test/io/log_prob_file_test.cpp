@@ -213,7 +213,8 @@ TEST_CASE("files that are not what they should be are refused in words") {
 }
 
 TEST_CASE("a truncated file is refused") {
-    // Only truncated: HDF5 1.10 itself does not survive every scrambled byte (its heap of strings reads beyond its end).
+    // Only truncated: HDF5 1.10 itself does not survive every scrambled byte (its heap of strings reads beyond its
+    // end).
     const TemporaryDirectory directory;
     const auto name = GENERATE("plain", "packed");
     const std::string whole = contents(fmt::format("data/log_probs/{}.h5", name));

@@ -7,7 +7,7 @@
 #include <sstream>
 
 #include "io/row_order.h"
-#include "token_files.h"
+#include "test/io/token_files.h"
 
 using namespace tessera;
 using namespace tessera::test;

@@ -41,7 +41,7 @@ std::vector<Row> malformed() {
         {"the largest length", raw_safetensors(kTwoFloats, eight, ~0ull), "at most 100000000"},
         {"the length that wraps", raw_safetensors(kTwoFloats, eight, ~0ull - 7), "at most 100000000"},
         {"a length one too small", raw_safetensors(kTwoFloats, eight, kTwoFloats.size() - 1), "not valid JSON"},
-        {"a pickle", std::string("\x80\x02}q\x00.PK\x03\x04 torch", 18), "at most 100000000"},
+        {"a pickle", std::string("\x80\x02}q\x00.PK\x03\x04 torch", 16), "at most 100000000"},
         {"a header that is a list", raw_safetensors("[1,2]"), "does not begin with '{'"},
         {"space before the header", raw_safetensors(" " + kTwoFloats, eight), "does not begin with '{'"},
         {"broken JSON", raw_safetensors(R"({"a":)"), "not valid JSON at byte"},

@@ -2,7 +2,7 @@
 
 #include <catch2/catch.hpp>
 
-#include "token_files.h"
+#include "test/io/token_files.h"
 
 using namespace tessera;
 using namespace tessera::test;
@@ -211,7 +211,7 @@ TEST_CASE("patterns: sorted globs, files in order, what is missing is named") {
     }
     write_file(directory / "data.json", "{}");
     CHECK(refusal(directory / "data.json").says("data.json: the ending does not tell its format"));
-    CHECK(refusal(directory / ".", "bytes").says("not a regular file"));
+    CHECK(refusal(directory / ".", "bytes").says("is a directory"));
     CHECK(refusal(directory / "a.txt", "parquet").code == ExitCode::usage);
     CHECK(caught([] { (void)TokenData::open({}, "auto", 10); }).says("no tokens"));
 }

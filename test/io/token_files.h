@@ -1,44 +1,27 @@
-// Makes data files for tests, byte by byte or with HDF5's own C API, and directories that vanish with the test.
+// Makes data files for tests, byte by byte or with HDF5's own C API.
 #pragma once
 
 #include <hdf5.h>
-#include <unistd.h>
 
 #include <cstdint>
-#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <numeric>
 #include <optional>
-#include <stdexcept>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "core/base/error.h"
+#include "test/io/temporary_directory.h"
 
 namespace tessera::test {
 
-class Directory {
-  public:
-    Directory() {
-        std::string name = (std::filesystem::temp_directory_path() / "tessera-XXXXXX").string();
-        if (::mkdtemp(name.data()) == nullptr) {
-            throw std::runtime_error("no temporary directory");
-        }
-        path_ = name;
-    }
-    Directory(const Directory&) = delete;
-    Directory& operator=(const Directory&) = delete;
-    ~Directory() {
-        std::error_code ignored;
-        std::filesystem::remove_all(path_, ignored);
-    }
-    [[nodiscard]] std::string operator/(const std::string& name) const { return path_ + "/" + name; }
+using Directory = TemporaryDirectory;
 
-  private:
-    std::string path_;
-};
+inline std::string operator/(const Directory& directory, const std::string& name) {
+    return directory.path(name);
+}
 
 /// The code and message of the Error that a call throws; code ok where it throws none.
 struct Caught {

@@ -4,6 +4,7 @@
 
 #include <omp.h>
 
+#include <array>
 #include <catch2/catch.hpp>
 #include <cmath>
 

@@ -2,12 +2,15 @@
 // padded with bytes that no operation may touch, so that every test is one of strides too.
 #pragma once
 
+#include <algorithm>
 #include <catch2/catch.hpp>
 #include <cmath>
+#include <cstddef>
+#include <cstdint>
 #include <cstring>
 #include <memory>
-#include <new>
 #include <random>
+#include <span>
 #include <utility>
 #include <vector>
 
