@@ -89,7 +89,7 @@ class BackwardTask {
 
   private:
     /// Tiles of keys before `keys` that the queries see.
-    std::int64_t contributors_before(const Tile& queries, const Tile& keys) const {
+    [[nodiscard]] std::int64_t contributors_before(const Tile& queries, const Tile& keys) const {
         const std::int64_t window = job_.shape.window;
         const std::int64_t first =
             window == 0 ? 0 : std::max<std::int64_t>(0, queries.begin - queries.segment_begin - window + 1) / kTile;
@@ -97,7 +97,7 @@ class BackwardTask {
     }
 
     /// Of a row of squares of queries, the squares of keys that it sees; `distance` is between the tiles' beginnings.
-    Squares keys_of(std::int64_t query_square, std::int64_t distance, std::int64_t keys) const {
+    [[nodiscard]] Squares keys_of(std::int64_t query_square, std::int64_t distance, std::int64_t keys) const {
         const std::int64_t first_query = distance + query_square * kSquare;
         const std::int64_t window = job_.shape.window;
         return {window == 0 ? 0 : std::max<std::int64_t>(0, first_query - window + 1) / kSquare,
@@ -105,7 +105,7 @@ class BackwardTask {
     }
 
     /// Of a column of squares of keys, the squares of queries that see it: the same squares as keys_of says.
-    Squares queries_of(std::int64_t key_square, std::int64_t distance, std::int64_t queries) const {
+    [[nodiscard]] Squares queries_of(std::int64_t key_square, std::int64_t distance, std::int64_t queries) const {
         const std::int64_t window = job_.shape.window;
         const std::int64_t all = ceil_div(queries, kSquare);
         const std::int64_t begin = std::max<std::int64_t>(0, key_square - distance / kSquare);

@@ -12,7 +12,7 @@ namespace tessera::cpu {
 
 // ---- forward
 
-inline constexpr int kPanelVecs = 2;
+inline constexpr std::int64_t kPanelVecs = 2;
 /// Queries of a panel.
 inline constexpr std::int64_t kPanel = kPanelVecs * kLanes;
 /// Panels of a task.

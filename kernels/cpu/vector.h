@@ -15,11 +15,11 @@
 namespace tessera::cpu {
 
 #if defined(__AVX512F__)
-inline constexpr int kLanes = 16;
+inline constexpr std::int64_t kLanes = 16;
 #elif defined(__AVX2__)
-inline constexpr int kLanes = 8;
+inline constexpr std::int64_t kLanes = 8;
 #else
-inline constexpr int kLanes = 4;
+inline constexpr std::int64_t kLanes = 4;
 #endif
 
 using Vec = float __attribute__((vector_size(kLanes * 4)));
@@ -100,7 +100,25 @@ struct Part {
 }
 
 [[nodiscard]] inline Vec widen(HalfVec half) {
+#if defined(__AVX512F__)
+    return reinterpret_cast<Vec>(_mm512_slli_epi32(_mm512_cvtepu16_epi32(reinterpret_cast<__m256i>(half)), 16));
+#elif defined(__AVX2__)
+    return reinterpret_cast<Vec>(_mm256_slli_epi32(_mm256_cvtepu16_epi32(reinterpret_cast<__m128i>(half)), 16));
+#else
     return reinterpret_cast<Vec>(__builtin_convertvector(half, WordVec) << 16);
+#endif
+}
+
+/// The lower halves of words whose upper halves are 0.
+[[nodiscard]] inline HalfVec lower_halves(WordVec words) {
+#if defined(__AVX512F__)
+    return reinterpret_cast<HalfVec>(_mm512_cvtepi32_epi16(reinterpret_cast<__m512i>(words)));
+#elif defined(__AVX2__)
+    const auto all = reinterpret_cast<__m256i>(words);
+    return reinterpret_cast<HalfVec>(_mm_packus_epi32(_mm256_castsi256_si128(all), _mm256_extracti128_si256(all, 1)));
+#else
+    return __builtin_convertvector(words, HalfVec);
+#endif
 }
 
 /// To bfloat16, nearest, ties to even; NaN stays NaN: bfloat16::round lane by lane.
@@ -108,8 +126,7 @@ struct Part {
     const WordVec word = reinterpret_cast<WordVec>(x);
     const WordVec rounded = (word + 0x7fffu + ((word >> 16) & 1u)) >> 16;
     const WordVec nan = (word >> 16) | 0x40u;
-    const WordVec result = (word & 0x7fffffffu) > 0x7f800000u ? nan : rounded;
-    return __builtin_convertvector(result, HalfVec);
+    return lower_halves(x != x ? nan : rounded);
 }
 
 [[nodiscard]] inline Vec load(const float* from, Full /*all*/ = {}) {

@@ -76,7 +76,7 @@ double sum_error(std::int64_t terms) {
     return 8 * kUnit * (n + 5 * std::sqrt(n));
 }
 
-constexpr unsigned kSeeds = 24;
+constexpr unsigned kSeeds = 18;
 
 }  // namespace
 

@@ -66,7 +66,7 @@ void require_path(DType storage, ProductPath path) {
         require_products(products, storage, 1, 1, 1);
         require_products(products, storage, 5, 130, 3);
         require_products(products, storage, 65, 33, 130);
-        require_products(products, storage, 130, 64, 1100);  // more rows of weights than a block
+        require_products(products, storage, 40, 33, 1100);  // more rows of weights than a block
     }
 }
 
