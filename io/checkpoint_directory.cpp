@@ -1,8 +1,6 @@
 #include "io/checkpoint_directory.h"
 
 #include <fcntl.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -18,6 +16,8 @@
 
 #include "core/base/checked.h"
 #include "core/base/error.h"
+#include "io/file.h"
+#include "io/json.h"
 
 namespace tessera {
 
@@ -30,33 +30,9 @@ constexpr const char* kFormat = "tessera.checkpoint";
 constexpr std::int64_t kVersion = 1;
 constexpr const char* kManifest = "manifest.json";
 constexpr std::int64_t kLargestManifest = std::int64_t{64} << 20;
-constexpr int kDeepest = 64;
 constexpr std::string_view kChecksumKey = ",\n \"manifest_xxh3\": \"";
 constexpr std::string_view kEnd = "\"\n}\n";
 constexpr std::size_t kDigits = 16;
-
-/// Strict JSON: no key twice, no deep nesting. (The library by itself keeps the last of two equal keys.)
-json parse_manifest(const std::string& text, const std::string& path) {
-    std::vector<std::set<std::string>> keys;
-    const auto watch = [&](int depth, json::parse_event_t event, json& parsed) {
-        if (depth > kDeepest) {
-            fail(ExitCode::bad_data, "{} is nested deeper than {} levels", path, kDeepest);
-        }
-        if (event == json::parse_event_t::object_start) {
-            keys.emplace_back();
-        } else if (event == json::parse_event_t::object_end) {
-            keys.pop_back();
-        } else if (event == json::parse_event_t::key && !keys.back().insert(parsed.get<std::string>()).second) {
-            fail(ExitCode::bad_data, "{} has the key \"{}\" twice", path, parsed.get<std::string>());
-        }
-        return true;
-    };
-    try {
-        return json::parse(text, watch);
-    } catch (const json::exception& error) {
-        fail(ExitCode::bad_data, "{} is not valid JSON: {}", path, error.what());
-    }
-}
 
 /// The manifest's text ends with the checksum of what stands before it.
 void check_own_checksum(const std::string& text, const std::string& path) {
@@ -245,9 +221,7 @@ void CheckpointWriter::commit(const json& manifest, const std::vector<FileRecord
     }
     // The names of the shards first, so that a manifest on the disk means that all it lists is there.
     sync_directory(directory_);
-    DurableFile file(directory_ + "/" + kManifest);
-    file.write(text);
-    file.close();
+    write_durably(directory_ + "/" + kManifest, text);
     sync_directory(directory_);
 
     const std::string name = checkpoint_name(step_);
@@ -263,40 +237,6 @@ void CheckpointWriter::commit(const json& manifest, const std::vector<FileRecord
 
 // ---------------------------------------------------------------------------------------------------------- reading
 
-ShardReader::ShardReader(std::string path) : path_(std::move(path)) {
-    file_ = FileDescriptor(::open(path_.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
-    struct stat status {};
-    if (!file_.is_open() || ::fstat(file_.get(), &status) != 0) {
-        fail_to_read("open", path_, errno);
-    }
-    if (!S_ISREG(status.st_mode)) {
-        fail(ExitCode::bad_data, "{} is not a regular file", path_);
-    }
-    bytes_ = status.st_size;
-}
-
-void ShardReader::read(std::int64_t offset, std::int64_t bytes, void* to) const {
-    if (offset < 0 || bytes < 0 || offset > bytes_ || bytes > bytes_ - offset) {
-        fail(ExitCode::bad_data, "{} has {} bytes; {} from byte {} on were asked for", path_, bytes_, bytes, offset);
-    }
-    auto* at = static_cast<char*>(to);
-    while (bytes > 0) {
-        const ssize_t count = ::pread(file_.get(), at, static_cast<std::size_t>(bytes), offset);
-        if (count < 0 && errno == EINTR) {
-            continue;
-        }
-        if (count < 0) {
-            fail_to_read("read", path_, errno);
-        }
-        if (count == 0) {
-            fail(ExitCode::bad_data, "{} became shorter while it was read", path_);
-        }
-        at += count;
-        offset += count;
-        bytes -= count;
-    }
-}
-
 CheckpointInfo open_checkpoint(const std::string& path) {
     std::error_code error;
     if (!fs::is_directory(path, error)) {
@@ -308,7 +248,7 @@ CheckpointInfo open_checkpoint(const std::string& path) {
     }
     const std::string text = read_text_file(manifest_path, kLargestManifest);
     check_own_checksum(text, manifest_path);
-    json manifest = parse_manifest(text, manifest_path);
+    json manifest = parse_json(text, manifest_path);
     if (!manifest.is_object() || manifest.value("format", json()) != kFormat) {
         fail(ExitCode::bad_data, "{}: \"format\" is not \"{}\"", manifest_path, kFormat);
     }
@@ -368,20 +308,14 @@ std::optional<CheckpointInfo> find_newest_checkpoint(const std::string& root, st
 }
 
 void verify_checkpoint_file(const CheckpointInfo& checkpoint, const FileRecord& file) {
-    constexpr std::int64_t kPiece = 4 << 20;
     const std::string path = checkpoint.path + "/" + file.name;
-    const ShardReader reader(path);
-    std::vector<char> buffer(static_cast<std::size_t>(std::min(kPiece, reader.bytes())));
+    const ReadOnlyFile reader(path);
     Xxh3 digest;
-    for (std::int64_t at = 0; at < reader.bytes(); at += kPiece) {
-        const std::int64_t count = std::min(kPiece, reader.bytes() - at);
-        reader.read(at, count, buffer.data());
-        digest.update(buffer.data(), count);
-    }
-    if (reader.bytes() != file.bytes || digest.hex() != file.xxh3) {
+    reader.read_in_pieces([&](std::string_view piece) { digest.update(piece.data(), std::ssize(piece)); });
+    if (reader.size() != file.bytes || digest.hex() != file.xxh3) {
         fail(ExitCode::bad_data,
              "{} is damaged: its checksum is {} ({} bytes) instead of {} ({} bytes); resume from an older checkpoint",
-             path, digest.hex(), reader.bytes(), file.xxh3, file.bytes);
+             path, digest.hex(), reader.size(), file.xxh3, file.bytes);
     }
 }
 

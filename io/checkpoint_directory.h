@@ -42,20 +42,6 @@ class ShardWriter {
     DurableFile file_;
 };
 
-/// Reads ranges of one file of a checkpoint; several threads may.
-class ShardReader {
-  public:
-    explicit ShardReader(std::string path);
-    [[nodiscard]] std::int64_t bytes() const { return bytes_; }
-    /// Bytes [offset, offset + bytes); throws bad_data where the file ends before.
-    void read(std::int64_t offset, std::int64_t bytes, void* to) const;
-
-  private:
-    std::string path_;
-    FileDescriptor file_;
-    std::int64_t bytes_ = 0;
-};
-
 /// One checkpoint on its way. Rank 0: begin(). All ranks, after that: shards into directory(). Rank 0, after all:
 /// commit().
 class CheckpointWriter {

@@ -1,7 +1,6 @@
 #include "io/durable_file.h"
 
 #include <fcntl.h>
-#include <sys/stat.h>
 #include <unistd.h>
 #include <xxhash.h>
 
@@ -14,6 +13,7 @@
 
 #include "core/base/checked.h"
 #include "core/base/error.h"
+#include "io/file.h"
 
 namespace tessera {
 
@@ -40,6 +40,23 @@ const char* advice_for(int error) {
 
 // Kernels transfer at most 2 GiB a call; smaller pieces also let signals through.
 constexpr std::int64_t kLargestWrite = std::int64_t{1} << 30;
+
+/// Calls write_some(from, count), which says how much it wrote, until all bytes are written.
+template <typename WriteSome>
+void write_pieces(const void* data, std::int64_t bytes, const std::string& path, const WriteSome& write_some) {
+    const auto* from = static_cast<const char*>(data);
+    while (bytes > 0) {
+        const ssize_t written = write_some(from, static_cast<std::size_t>(std::min(bytes, kLargestWrite)));
+        if (written < 0) {
+            if (errno == EINTR) {
+                continue;
+            }
+            fail_to_write("write to", path, errno);
+        }
+        from += written;
+        bytes -= written;
+    }
+}
 
 }  // namespace
 
@@ -155,18 +172,13 @@ std::string DurableFile::checksum() const {
 }
 
 void write_all(int file, const void* data, std::int64_t bytes, const std::string& path) {
-    const auto* from = static_cast<const char*>(data);
-    while (bytes > 0) {
-        const ssize_t written = ::write(file, from, static_cast<std::size_t>(std::min(bytes, kLargestWrite)));
-        if (written < 0) {
-            if (errno == EINTR) {
-                continue;
-            }
-            fail_to_write("write to", path, errno);
-        }
-        from += written;
-        bytes -= written;
-    }
+    write_pieces(data, bytes, path, [&](const char* from, std::size_t count) { return ::write(file, from, count); });
+}
+
+void write_at(int file, const void* data, std::int64_t bytes, std::int64_t offset, const std::string& path) {
+    write_pieces(data, bytes, path, [&](const char* from, std::size_t count) {
+        return ::pwrite(file, from, count, offset + (from - static_cast<const char*>(data)));
+    });
 }
 
 void sync_file(int file, const std::string& path) {
@@ -207,46 +219,26 @@ void make_directories(const std::string& path) {
     }
 }
 
-void write_file_atomically(const std::string& path, std::string_view text) {
-    const std::string beside = path + ".tmp";
-    DurableFile file(beside);
+void write_durably(const std::string& path, std::string_view text) {
+    DurableFile file(path);
     file.write(text);
     file.close();
+}
+
+void write_file_atomically(const std::string& path, std::string_view text) {
+    const std::string beside = path + ".tmp";
+    write_durably(beside, text);
     replace(beside, path);
 }
 
 std::string read_text_file(const std::string& path, std::int64_t max_bytes) {
-    const FileDescriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
-    if (!file.is_open()) {
-        fail_to_read("open", path, errno);
-    }
-    struct stat status {};
-    if (::fstat(file.get(), &status) != 0) {
-        fail_to_read("read", path, errno);
-    }
-    if (!S_ISREG(status.st_mode)) {
-        fail(ExitCode::bad_data, "{} is not a regular file", path);
-    }
-    if (status.st_size > max_bytes) {
-        fail(ExitCode::bad_data, "{} has {} bytes, more than the {} that such a file may have", path, status.st_size,
+    const ReadOnlyFile file(path);
+    if (file.size() > max_bytes) {
+        fail(ExitCode::bad_data, "{} has {} bytes, more than the {} that such a file may have", path, file.size(),
              max_bytes);
     }
-    std::string text(static_cast<std::size_t>(status.st_size), '\0');
-    std::size_t done = 0;
-    while (done < text.size()) {
-        const ssize_t count = ::read(file.get(), text.data() + done, text.size() - done);
-        if (count < 0 && errno == EINTR) {
-            continue;
-        }
-        if (count < 0) {
-            fail_to_read("read", path, errno);
-        }
-        if (count == 0) {
-            break;
-        }
-        done += static_cast<std::size_t>(count);
-    }
-    text.resize(done);
+    std::string text(static_cast<std::size_t>(file.size()), '\0');
+    file.read(0, text.data(), file.size());
     return text;
 }
 

@@ -85,6 +85,9 @@ class DurableFile {
 /// Writes all bytes to an open file at its position; `path` is for messages.
 void write_all(int file, const void* data, std::int64_t bytes, const std::string& path);
 
+/// The same from the byte `offset` of the file on.
+void write_at(int file, const void* data, std::int64_t bytes, std::int64_t offset, const std::string& path);
+
 /// Flushes an open file to the disk.
 void sync_file(int file, const std::string& path);
 
@@ -96,6 +99,9 @@ void replace(const std::string& from, const std::string& to);
 
 /// Creates a directory and those above it; none is an error to exist already.
 void make_directories(const std::string& path);
+
+/// Writes a new file, or an old one anew, and flushes it to the disk. What fails leaves no file.
+void write_durably(const std::string& path, std::string_view text);
 
 /// Writes `<path>.tmp`, then renames: a reader sees the old text or the new one.
 void write_file_atomically(const std::string& path, std::string_view text);

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <utility>
+#include <vector>
 
 #include "core/base/error.h"
 
@@ -48,6 +49,16 @@ void ReadOnlyFile::read(std::int64_t offset, void* to, std::int64_t bytes) const
         target += count;
         offset += count;
         bytes -= count;
+    }
+}
+
+void ReadOnlyFile::read_in_pieces(const std::function<void(std::string_view piece)>& visit) const {
+    constexpr std::int64_t kPiece = 1 << 20;
+    std::vector<char> buffer(static_cast<std::size_t>(std::min(kPiece, size_)));
+    for (std::int64_t done = 0; done < size_; done += kPiece) {
+        const std::int64_t count = std::min(kPiece, size_ - done);
+        read(done, buffer.data(), count);
+        visit({buffer.data(), static_cast<std::size_t>(count)});
     }
 }
 

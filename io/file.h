@@ -2,7 +2,9 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <string>
+#include <string_view>
 
 #include "io/durable_file.h"
 
@@ -20,6 +22,8 @@ class ReadOnlyFile {
 
     /// Exactly `bytes` bytes from `offset` on. Throws bad_data where the file ends before.
     void read(std::int64_t offset, void* to, std::int64_t bytes) const;
+    /// The whole file, in order, in pieces of at most 1 MiB.
+    void read_in_pieces(const std::function<void(std::string_view piece)>& visit) const;
 
   private:
     std::string path_;

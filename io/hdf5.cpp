@@ -1,10 +1,8 @@
 #include "io/hdf5.h"
 
 #include <hdf5.h>
-#include <unistd.h>
 
 #include <array>
-#include <cerrno>
 #include <cstring>
 #include <utility>
 
@@ -88,6 +86,15 @@ Handle access_properties() {
     return access;
 }
 
+/// In the format of HDF5 1.8: newer versions of the file's head hold a mark "open for writing" that a killed process
+/// leaves behind.
+Handle writing_properties() {
+    Handle access = access_properties();
+    check(H5Pset_libver_bounds(access.get(), H5F_LIBVER_V18, H5F_LIBVER_V18), "HDF5", "no such version",
+          ExitCode::internal);
+    return access;
+}
+
 std::int64_t file_size(hid_t file, const std::string& path) {
     hsize_t size = 0;
     check(H5Fget_filesize(file, &size), path, "the size of the file cannot be found");
@@ -120,7 +127,7 @@ std::int64_t refuse_storage(const std::string& place, hid_t dataset, hid_t space
     const Handle properties(check(H5Dget_create_plist(dataset), place, "cannot be examined"), H5Pclose);
     const H5D_layout_t layout = H5Pget_layout(properties.get());
     if (layout == H5D_VIRTUAL || check(H5Pget_external_count(properties.get()), place, "cannot be examined") > 0) {
-        fail(ExitCode::bad_data, "{}: its values lie in other files, which is not supported; copy them into this one",
+        fail(ExitCode::bad_data, "{} keeps its values in other files, which is not supported; copy them into this one",
              place);
     }
     const bool filtered = check(H5Pget_nfilters(properties.get()), place, "its filters cannot be read") > 0;
@@ -133,8 +140,7 @@ std::int64_t refuse_storage(const std::string& place, hid_t dataset, hid_t space
     }
     if (stored < 0 || stored > room || (!filtered && stored < needed)) {
         fail(ExitCode::bad_data,
-             "{}: its {} elements take {} bytes, but {} are stored in a file of {}; the file is "
-             "incomplete",
+             "{} claims {} values, which take {} bytes, but {} are stored in a file of {}; the file is incomplete",
              place, elements, needed, stored, bytes_of_file);
     }
     return layout == H5D_CHUNKED && elements > 0
@@ -142,19 +148,17 @@ std::int64_t refuse_storage(const std::string& place, hid_t dataset, hid_t space
                : 0;
 }
 
-Type file_type(const std::string& place, hid_t dataset) {
-    const Handle type(check(H5Dget_type(dataset), place, "its type cannot be read"), H5Tclose);
-    std::string known;
+/// The type of a dataset's elements in words, for a message.
+std::string describe_type(hid_t type) {
     for (const TypeRow& row : type_table()) {
-        if (H5Tequal(type.get(), row.file) > 0) {
-            return row.type;
+        if (H5Tequal(type, row.file) > 0) {
+            return row.name;
         }
-        known += std::string(known.empty() ? "" : ", ") + row.name;
     }
-    const char* class_name = "another type";
-    switch (H5Tget_class(type.get())) {
+    const char* class_name = "values of another type";
+    switch (H5Tget_class(type)) {
         case H5T_INTEGER:
-            class_name = "integers";
+            class_name = H5Tget_sign(type) == H5T_SGN_NONE ? "unsigned integers" : "integers";
             break;
         case H5T_FLOAT:
             class_name = "floating-point numbers";
@@ -163,7 +167,7 @@ Type file_type(const std::string& place, hid_t dataset) {
             class_name = "strings";
             break;
         case H5T_ENUM:
-            class_name = "an enumeration (booleans)";
+            class_name = "enumerated values (booleans)";
             break;
         case H5T_COMPOUND:
             class_name = "compounds";
@@ -171,15 +175,27 @@ Type file_type(const std::string& place, hid_t dataset) {
         default:
             break;
     }
-    fail(ExitCode::bad_data, "{}: holds {} of {} bytes; little-endian {} are supported", place, class_name,
-         H5Tget_size(type.get()), known);
+    return fmt::format("{}{} of {} bytes", H5Tget_order(type) == H5T_ORDER_BE ? "big-endian " : "", class_name,
+                       H5Tget_size(type));
+}
+
+Type file_type(const std::string& place, hid_t dataset, std::initializer_list<Type> wanted) {
+    const Handle type(check(H5Dget_type(dataset), place, "its type cannot be read"), H5Tclose);
+    std::string names;
+    for (const Type one : wanted) {
+        if (H5Tequal(type.get(), row_of(one).file) > 0) {
+            return one;
+        }
+        names += std::string(names.empty() ? "" : " or ") + row_of(one).name;
+    }
+    fail(ExitCode::bad_data, "{} should hold {} (little-endian), not {}", place, names, describe_type(type.get()));
 }
 
 /// Elements of a dataspace of one dimension.
 std::int64_t length_of(const std::string& place, hid_t space) {
     const int rank = check(H5Sget_simple_extent_ndims(space), place, "its shape cannot be read");
     if (rank != 1 || H5Sget_simple_extent_type(space) != H5S_SIMPLE) {
-        fail(ExitCode::bad_data, "{}: has {} dimensions instead of 1", place, rank);
+        fail(ExitCode::bad_data, "{} has {} dimensions instead of one dimension", place, rank);
     }
     hsize_t size = 0;
     check(H5Sget_simple_extent_dims(space, &size, nullptr), place, "its shape cannot be read");
@@ -209,9 +225,11 @@ Handle& Handle::operator=(Handle&& other) noexcept {
 }
 
 Handle::~Handle() {
-    if (id_ >= 0) {
-        close_(id_);
-    }
+    (void)close();
+}
+
+herr_t Handle::close() {
+    return id_ >= 0 ? close_(std::exchange(id_, H5I_INVALID_HID)) : 0;
 }
 
 // ------------------------------------------------------------------------------------------------ datasets
@@ -244,19 +262,9 @@ void Dataset::read(std::int64_t first, std::int64_t count, T* to) const {
           place_, "cannot be read");
 }
 
-template <typename T>
-void Dataset::write(std::int64_t first, std::int64_t count, const T* from) const {
-    if (type_ != type_of<T>) {
-        fail(ExitCode::internal, "{}: {} are written to {}", place_, row_of(type_of<T>).name, row_of(type_).name);
-    }
-    if (count == 0) {
-        return;
-    }
-    const Handle file_space = select(first, count);
-    const auto length = static_cast<hsize_t>(count);
-    const Handle memory_space(check(H5Screate_simple(1, &length, nullptr), place_, "no dataspace"), H5Sclose);
-    check(H5Dwrite(handle_.get(), row_of(type_).memory, memory_space.get(), file_space.get(), H5P_DEFAULT, from),
-          place_, "cannot be written", ExitCode::cannot_write);
+std::optional<std::int64_t> Dataset::offset() const {
+    const haddr_t at = H5Dget_offset(handle_.get());
+    return at == HADDR_UNDEF ? std::nullopt : std::optional(narrow<std::int64_t>(at));
 }
 
 template void Dataset::read(std::int64_t, std::int64_t, std::uint8_t*) const;
@@ -265,12 +273,6 @@ template void Dataset::read(std::int64_t, std::int64_t, std::uint32_t*) const;
 template void Dataset::read(std::int64_t, std::int64_t, std::int64_t*) const;
 template void Dataset::read(std::int64_t, std::int64_t, float*) const;
 template void Dataset::read(std::int64_t, std::int64_t, double*) const;
-template void Dataset::write(std::int64_t, std::int64_t, const std::uint8_t*) const;
-template void Dataset::write(std::int64_t, std::int64_t, const std::uint16_t*) const;
-template void Dataset::write(std::int64_t, std::int64_t, const std::uint32_t*) const;
-template void Dataset::write(std::int64_t, std::int64_t, const std::int64_t*) const;
-template void Dataset::write(std::int64_t, std::int64_t, const float*) const;
-template void Dataset::write(std::int64_t, std::int64_t, const double*) const;
 
 // --------------------------------------------------------------------------------------------------- files
 
@@ -283,7 +285,7 @@ File File::open(const std::string& path) {
 }
 
 File File::open_to_write(const std::string& path) {
-    const Handle access = access_properties();
+    const Handle access = writing_properties();
     return {Handle(check(H5Fopen(path.c_str(), H5F_ACC_RDWR, access.get()), path, "cannot be opened for writing",
                          ExitCode::cannot_write),
                    H5Fclose),
@@ -291,12 +293,12 @@ File File::open_to_write(const std::string& path) {
 }
 
 File File::create(const std::string& path) {
-    const Handle access = access_properties();
-    // Newer versions of the file's head hold a mark "open for writing" that a killed process leaves behind.
-    check(H5Pset_libver_bounds(access.get(), H5F_LIBVER_V18, H5F_LIBVER_LATEST), path, "no such version of HDF5",
-          ExitCode::internal);
-    return {Handle(check(H5Fcreate(path.c_str(), H5F_ACC_TRUNC, H5P_DEFAULT, access.get()), path, "cannot be created",
-                         ExitCode::cannot_write),
+    const Handle access = writing_properties();
+    const Handle creation(check(H5Pcreate(H5P_FILE_CREATE), "HDF5", "no property list", ExitCode::internal), H5Pclose);
+    // All attributes in one object header: to change one is then a single small write.
+    check(H5Pset_attr_phase_change(creation.get(), 64, 0), "HDF5", "no property", ExitCode::internal);
+    return {Handle(check(H5Fcreate(path.c_str(), H5F_ACC_TRUNC, creation.get(), access.get()), path,
+                         "cannot be created", ExitCode::cannot_write),
                    H5Fclose),
             path};
 }
@@ -306,6 +308,10 @@ bool File::has(const std::string& name) const {
 }
 
 Dataset File::dataset(const std::string& name) const {
+    return dataset(name, {Type::u8, Type::u16, Type::u32, Type::i64, Type::f32, Type::f64});
+}
+
+Dataset File::dataset(const std::string& name, std::initializer_list<Type> wanted) const {
     const std::string place = path_ + ": /" + name;
     if (!has(name)) {
         fail(ExitCode::bad_data, "{} is missing", place);
@@ -313,13 +319,13 @@ Dataset File::dataset(const std::string& name) const {
     H5L_info_t link;
     check(H5Lget_info(handle_.get(), name.c_str(), &link, H5P_DEFAULT), place, "cannot be examined");
     if (link.type != H5L_TYPE_HARD) {
-        fail(ExitCode::bad_data, "{}: is a link to something else, which is not supported", place);
+        fail(ExitCode::bad_data, "{} is a link to something else, which is not supported", place);
     }
     Handle dataset(check(H5Dopen2(handle_.get(), name.c_str(), H5P_DEFAULT), place, "is not a readable dataset"),
                    H5Dclose);
     const Handle space(check(H5Dget_space(dataset.get()), place, "its shape cannot be read"), H5Sclose);
     const std::int64_t size = length_of(place, space.get());
-    const Type type = file_type(place, dataset.get());
+    const Type type = file_type(place, dataset.get(), wanted);
     const std::int64_t chunk_bytes =
         refuse_storage(place, dataset.get(), space.get(), size,
                        static_cast<std::int64_t>(H5Tget_size(row_of(type).memory)), file_size(handle_.get(), path_));
@@ -345,6 +351,7 @@ Dataset File::create_dataset(const std::string& name, Type type, std::int64_t si
     const Handle properties(check(H5Pcreate(H5P_DATASET_CREATE), place, "no property list", ExitCode::internal),
                             H5Pclose);
     check(H5Pset_alloc_time(properties.get(), H5D_ALLOC_TIME_EARLY), place, "no property", ExitCode::internal);
+    check(H5Pset_fill_time(properties.get(), H5D_FILL_TIME_NEVER), place, "no property", ExitCode::internal);
     Handle dataset(check(H5Dcreate2(handle_.get(), name.c_str(), row_of(type).file, space.get(), H5P_DEFAULT,
                                     properties.get(), H5P_DEFAULT),
                          place, "cannot be created", ExitCode::cannot_write),
@@ -352,13 +359,8 @@ Dataset File::create_dataset(const std::string& name, Type type, std::int64_t si
     return {std::move(dataset), place, size, type};
 }
 
-void File::sync() const {
-    check(H5Fflush(handle_.get(), H5F_SCOPE_GLOBAL), path_, "cannot be written", ExitCode::cannot_write);
-    void* descriptor = nullptr;
-    check(H5Fget_vfd_handle(handle_.get(), H5P_DEFAULT, &descriptor), path_, "has no descriptor", ExitCode::internal);
-    if (::fsync(*static_cast<int*>(descriptor)) != 0) {
-        fail(ExitCode::cannot_write, "{}: cannot be written to disk: {}", path_, std::strerror(errno));
-    }
+void File::close() {
+    check(handle_.close(), path_, "cannot be written", ExitCode::cannot_write);
 }
 
 // ---------------------------------------------------------------------------------------------- attributes
@@ -442,16 +444,15 @@ std::optional<std::string> File::string_attribute(const std::string& name) const
 
 void File::write_attribute(const std::string& name, hid_t file_type, hid_t memory_type, const void* value) const {
     const std::string place = path_ + ": attribute " + name;
-    constexpr ExitCode kCode = ExitCode::cannot_write;
-    if (check(H5Aexists(handle_.get(), name.c_str()), path_, "its attributes cannot be read") > 0) {
-        check(H5Adelete(handle_.get(), name.c_str()), place, "cannot be replaced", kCode);
+    Handle attribute = open_attribute(name, "one value");
+    if (attribute.get() < 0) {
+        const Handle space(check(H5Screate(H5S_SCALAR), place, "no dataspace", ExitCode::internal), H5Sclose);
+        attribute =
+            Handle(check(H5Acreate2(handle_.get(), name.c_str(), file_type, space.get(), H5P_DEFAULT, H5P_DEFAULT),
+                         place, "cannot be created", ExitCode::cannot_write),
+                   H5Aclose);
     }
-    const Handle space(check(H5Screate(H5S_SCALAR), place, "no dataspace", ExitCode::internal), H5Sclose);
-    const Handle attribute(
-        check(H5Acreate2(handle_.get(), name.c_str(), file_type, space.get(), H5P_DEFAULT, H5P_DEFAULT), place,
-              "cannot be created", kCode),
-        H5Aclose);
-    check(H5Awrite(attribute.get(), memory_type, value), place, "cannot be written", kCode);
+    check(H5Awrite(attribute.get(), memory_type, value), place, "cannot be written", ExitCode::cannot_write);
 }
 
 void File::set_attribute(const std::string& name, std::int64_t value) const {
@@ -479,9 +480,10 @@ void File::require_format(std::string_view name, std::int64_t version) const {
     }
     const std::optional<std::int64_t> number = integer_attribute("format_version");
     if (!number || *number != version) {
+        const std::string shown = number ? std::to_string(*number) : "missing";
         fail(ExitCode::bad_data,
-             "{}: attribute format_version is {} instead of {}; this program reads version {} of {}", path_,
-             number ? std::to_string(*number) : "missing", version, version, name);
+             "{}: attribute format_version is {} instead of {}; this program cannot read {} of format_version {}",
+             path_, shown, version, name, shown);
     }
 }
 

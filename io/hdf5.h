@@ -9,6 +9,7 @@
 #include <H5Ipublic.h>
 
 #include <cstdint>
+#include <initializer_list>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -21,7 +22,7 @@ class Handle {
     using Close = herr_t (*)(hid_t);
 
     Handle() = default;
-    Handle(hid_t id, Close close) : id_(id), close_(close) {}
+    Handle(hid_t id, Close close_with) : id_(id), close_(close_with) {}
     Handle(Handle&& other) noexcept;
     Handle& operator=(Handle&& other) noexcept;
     Handle(const Handle&) = delete;
@@ -29,6 +30,8 @@ class Handle {
     ~Handle();
 
     [[nodiscard]] hid_t get() const { return id_; }
+    /// Closes now; negative where that went wrong.
+    [[nodiscard]] herr_t close();
 
   private:
     hid_t id_ = H5I_INVALID_HID;
@@ -51,9 +54,9 @@ class Dataset {
     /// type where it can hold every value of it (so u8, u16 and u32 may be read as int64_t), else it is an error.
     template <typename T>
     void read(std::int64_t first, std::int64_t count, T* to) const;
-    /// T must be the dataset's type.
-    template <typename T>
-    void write(std::int64_t first, std::int64_t count, const T* from) const;
+    /// The byte of the file at which the elements begin, where they lie there one after another, as in memory; nullopt
+    /// where they do not (or there are none). Whoever writes there does it when the file is closed.
+    [[nodiscard]] std::optional<std::int64_t> offset() const;
 
   private:
     friend class File;
@@ -80,9 +83,12 @@ class File {
 
     [[nodiscard]] bool has(const std::string& name) const;
     /// The dataset `name` of one dimension. Refused: other ranks and types, links out of this file, external or virtual
-    /// storage, and storage that holds fewer elements than the header promises. So size() elements really exist.
+    /// storage, and storage that holds fewer elements than the header promises. So size() elements really exist, but
+    /// what a filter packs may promise more than can be unpacked.
     [[nodiscard]] Dataset dataset(const std::string& name) const;
-    /// A new dataset with contiguous storage that exists at once (unwritten elements are 0).
+    /// The same; refused unless its type is one of `wanted`.
+    [[nodiscard]] Dataset dataset(const std::string& name, std::initializer_list<Type> wanted) const;
+    /// A new dataset with contiguous storage that exists at once; nothing is written there, so a new file reads as 0.
     [[nodiscard]] Dataset create_dataset(const std::string& name, Type type, std::int64_t size) const;
 
     /// Attributes of the file's root; nullopt where there is none. One of another type or with several values is an
@@ -90,7 +96,8 @@ class File {
     [[nodiscard]] std::optional<std::int64_t> integer_attribute(const std::string& name) const;
     [[nodiscard]] std::optional<double> real_attribute(const std::string& name) const;
     [[nodiscard]] std::optional<std::string> string_attribute(const std::string& name) const;
-    /// Sets an attribute of the root, replacing an old one. Strings are UTF-8 and may not hold NUL.
+    /// Sets an attribute of the root. Of one that is there only the value changes, in place, and it must have that
+    /// type. Strings are UTF-8 and may not hold NUL.
     void set_attribute(const std::string& name, std::int64_t value) const;
     void set_attribute(const std::string& name, double value) const;
     void set_attribute(const std::string& name, const std::string& value) const;
@@ -98,8 +105,8 @@ class File {
     /// Refuses a file whose attribute `format` is not `name` or whose `format_version` is not `version`.
     void require_format(std::string_view name, std::int64_t version) const;
 
-    /// Everything written so far is on the disk when this returns.
-    void sync() const;
+    /// Closes the file, and says where not everything could be written. Its datasets must be gone; nothing may follow.
+    void close();
 
   private:
     File(Handle handle, std::string path) : handle_(std::move(handle)), path_(std::move(path)) {}

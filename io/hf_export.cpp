@@ -50,19 +50,8 @@ bool is_carried_over(const std::string& name) {
 void copy_file(const std::string& from, const std::string& to) {
     const ReadOnlyFile source(from);
     DurableFile target(to);
-    std::vector<char> chunk(1 << 20);
-    for (std::int64_t done = 0; done < source.size(); done += std::ssize(chunk)) {
-        const std::int64_t now = std::min<std::int64_t>(std::ssize(chunk), source.size() - done);
-        source.read(done, chunk.data(), now);
-        target.write(chunk.data(), now);
-    }
+    source.read_in_pieces([&](std::string_view piece) { target.write(piece); });
     target.close();
-}
-
-void write_text(const std::string& path, const std::string& text) {
-    DurableFile file(path);
-    file.write(text);
-    file.close();
 }
 
 /// An empty directory, or one that an export could have written: config.json and no directories within.
@@ -180,7 +169,7 @@ void HfExport::write_index() const {
     }
     const json index = {{"metadata", {{"total_parameters", elements}, {"total_size", elements * size_of(dtype_)}}},
                         {"weight_map", weight_map}};
-    write_text(temporary_ + "/model.safetensors.index.json", index.dump(2) + "\n");
+    write_durably(temporary_ + "/model.safetensors.index.json", index.dump(2) + "\n");
 }
 
 void HfExport::write_config() const {
@@ -200,7 +189,7 @@ void HfExport::write_config() const {
     if (config.contains("tie_word_embeddings") || tied_) {  // false where it is left out
         config["tie_word_embeddings"] = tied_;
     }
-    write_text(temporary_ + "/config.json", config.dump(2) + "\n");
+    write_durably(temporary_ + "/config.json", config.dump(2) + "\n");
 }
 
 void HfExport::carry_over() const {

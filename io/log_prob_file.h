@@ -3,12 +3,13 @@
 #pragma once
 
 #include <cstdint>
-#include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "io/durable_file.h"
+#include "io/hdf5.h"
 
 namespace tessera {
 
@@ -28,18 +29,15 @@ struct LogProbAttributes {
 class LogProbFile {
   public:
     explicit LogProbFile(const std::string& path);
-    LogProbFile(LogProbFile&&) noexcept;
-    LogProbFile& operator=(LogProbFile&&) noexcept;
-    ~LogProbFile();
 
-    [[nodiscard]] const std::string& path() const;
+    [[nodiscard]] const std::string& path() const { return path_; }
     /// Sequence n has the values [offsets[n], offsets[n + 1]).
-    [[nodiscard]] const std::vector<std::int64_t>& offsets() const;
-    [[nodiscard]] std::int64_t sequences() const;
-    [[nodiscard]] std::int64_t values() const;
-    [[nodiscard]] bool has_entropy() const;
-    [[nodiscard]] bool complete() const;
-    [[nodiscard]] const LogProbAttributes& attributes() const;
+    [[nodiscard]] const std::vector<std::int64_t>& offsets() const { return offsets_; }
+    [[nodiscard]] std::int64_t sequences() const { return std::ssize(offsets_) - 1; }
+    [[nodiscard]] std::int64_t values() const { return offsets_.back(); }
+    [[nodiscard]] bool has_entropy() const { return entropy_.has_value(); }
+    [[nodiscard]] bool complete() const { return complete_; }
+    [[nodiscard]] const LogProbAttributes& attributes() const { return attributes_; }
 
     /// Which sequences have been written; all of them where complete().
     [[nodiscard]] std::vector<bool> done() const;
@@ -52,8 +50,15 @@ class LogProbFile {
 
   private:
     friend class LogProbWriter;
-    struct Opened;
-    std::unique_ptr<Opened> opened_;
+    explicit LogProbFile(const hdf5::File& file);
+
+    std::string path_;
+    std::vector<std::int64_t> offsets_;
+    hdf5::Dataset log_probs_;
+    hdf5::Dataset sums_;
+    std::optional<hdf5::Dataset> entropy_;
+    LogProbAttributes attributes_;
+    bool complete_;
 };
 
 /// Writes a log-prob file under the name `<path>.partial` and renames it when it is whole. A run that was stopped is

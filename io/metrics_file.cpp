@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "core/base/error.h"
+#include "io/file.h"
 
 namespace tessera {
 
@@ -34,23 +35,11 @@ std::optional<std::int64_t> step_of(std::string_view line) {
 }
 
 /// Calls visit(line, ended) for each line without its end; a line above kLongestLine is given as an empty one.
-void for_each_line(int file, const std::string& path, const std::function<void(std::string_view, bool ended)>& visit) {
-    std::vector<char> buffer(std::size_t{1} << 16);
+void for_each_line(const ReadOnlyFile& file, const std::function<void(std::string_view, bool ended)>& visit) {
     std::string line;
     bool too_long = false;
     bool begun = false;
-    for (;;) {
-        const ssize_t count = ::read(file, buffer.data(), buffer.size());
-        if (count < 0 && errno == EINTR) {
-            continue;
-        }
-        if (count < 0) {
-            fail_to_read("read", path, errno);
-        }
-        if (count == 0) {
-            break;
-        }
-        std::string_view rest(buffer.data(), static_cast<std::size_t>(count));
+    file.read_in_pieces([&](std::string_view rest) {
         while (!rest.empty()) {
             const std::size_t end = rest.find('\n');
             const std::string_view piece = rest.substr(0, end);
@@ -65,7 +54,7 @@ void for_each_line(int file, const std::string& path, const std::function<void(s
             too_long = begun = false;
             rest.remove_prefix(end + 1);
         }
-    }
+    });
     if (begun) {
         visit(too_long ? std::string_view() : line, false);
     }
@@ -92,14 +81,6 @@ struct Sieve {
         return stays;
     }
 };
-
-FileDescriptor open_to_read(const std::string& path) {
-    FileDescriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
-    if (!file.is_open() && errno != ENOENT) {
-        fail_to_read("open", path, errno);
-    }
-    return file;
-}
 
 }  // namespace
 
@@ -129,16 +110,16 @@ void MetricsRecord::add(std::string_view key, std::string_view value) {
 
 MetricsFile::MetricsFile(std::string path, std::int64_t keep_through_step) : path_(std::move(path)) {
     Sieve sieve(keep_through_step);
-    if (const FileDescriptor old = open_to_read(path_); old.is_open()) {
-        for_each_line(old.get(), path_, [&](std::string_view line, bool ended) { sieve.keeps(line, ended, path_); });
+    // Any other reason not to open it is an error, which the reader says.
+    if (::access(path_.c_str(), F_OK) == 0 || errno != ENOENT) {
+        for_each_line(ReadOnlyFile(path_), [&](std::string_view line, bool ended) { sieve.keeps(line, ended, path_); });
     }
     if (sieve.changes) {
         const std::string beside = path_ + ".tmp";
         DurableFile kept(beside);
         Sieve again(keep_through_step);
         std::string block;
-        const FileDescriptor old = open_to_read(path_);
-        for_each_line(old.get(), path_, [&](std::string_view line, bool ended) {
+        for_each_line(ReadOnlyFile(path_), [&](std::string_view line, bool ended) {
             if (again.keeps(line, ended, path_)) {
                 block.append(line).append("\n");
             }
@@ -169,11 +150,7 @@ void MetricsFile::sync() {
 }
 
 void read_metrics(const std::string& path, const std::function<void(std::int64_t step, std::string_view line)>& visit) {
-    const FileDescriptor file = open_to_read(path);
-    if (!file.is_open()) {
-        fail_to_read("open", path, ENOENT);
-    }
-    for_each_line(file.get(), path, [&](std::string_view line, bool) {
+    for_each_line(ReadOnlyFile(path), [&](std::string_view line, bool) {
         if (const auto step = step_of(line)) {
             visit(*step, line);
         }

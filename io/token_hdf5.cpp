@@ -44,12 +44,6 @@ class Hdf5Tokens : public TokenSource {
         std::optional<hdf5::Dataset> mask;
     };
 
-    static void require_type(const hdf5::Dataset& dataset, bool right, const char* wanted) {
-        if (!right) {
-            fail(ExitCode::bad_data, "{}: holds another type than {}", dataset.place(), wanted);
-        }
-    }
-
     /// The open file; opened and checked where it is not.
     Parts& parts() {
         if (parts_) {
@@ -57,17 +51,14 @@ class Hdf5Tokens : public TokenSource {
         }
         hdf5::File file = hdf5::File::open(path_);
         file.require_format("tessera.tokens", 1);
-        hdf5::Dataset tokens = file.dataset("tokens");
-        hdf5::Dataset offsets = file.dataset("offsets");
+        hdf5::Dataset tokens = file.dataset("tokens", {hdf5::Type::u16, hdf5::Type::u32});
+        hdf5::Dataset offsets = file.dataset("offsets", {hdf5::Type::i64});
         std::optional<hdf5::Dataset> mask;
-        require_type(tokens, tokens.type() == hdf5::Type::u16 || tokens.type() == hdf5::Type::u32, "uint16 or uint32");
-        require_type(offsets, offsets.type() == hdf5::Type::i64, "int64");
         if (offsets.size() < 1) {
             fail(ExitCode::bad_data, "{}: is empty; it has one entry more than there are documents", offsets.place());
         }
         if (file.has("loss_mask")) {
-            mask = file.dataset("loss_mask");
-            require_type(*mask, mask->type() == hdf5::Type::u8, "uint8");
+            mask = file.dataset("loss_mask", {hdf5::Type::u8});
             if (mask->size() != tokens.size()) {
                 fail(ExitCode::bad_data, "{}: has {} entries for {} tokens", mask->place(), mask->size(),
                      tokens.size());

@@ -138,8 +138,10 @@ void ShardedCheckpoint::check_buckets() const {
     std::int64_t end = 0;
     for (const Bucket& bucket : buckets_) {
         if (bucket.unit != unit) {
-            require(unit < 0 || end >= units_[static_cast<std::size_t>(unit)].elements, "buckets leave out a part of a unit");
-            require(bucket.unit == unit + 1 && bucket.unit < narrow<std::int64_t>(units_.size()), "buckets are out of order");
+            require(unit < 0 || end >= units_[static_cast<std::size_t>(unit)].elements,
+                    "buckets leave out a part of a unit");
+            require(bucket.unit == unit + 1 && bucket.unit < narrow<std::int64_t>(units_.size()),
+                    "buckets are out of order");
             unit = bucket.unit;
             end = 0;
         }
@@ -177,8 +179,8 @@ void ShardedCheckpoint::check(const std::vector<Unit>& units) const {
         std::ranges::transform(unit.parameters, std::back_inserter(have), [](const Parameter& p) { return &p; });
     }
     for (std::size_t i = 0; i < std::max(want.size(), have.size()); ++i) {
-        if (i >= want.size() || i >= have.size() || want[i]->name != have[i]->name || want[i]->shape != have[i]->shape ||
-            want[i]->offset != have[i]->offset) {
+        if (i >= want.size() || i >= have.size() || want[i]->name != have[i]->name ||
+            want[i]->shape != have[i]->shape || want[i]->offset != have[i]->offset) {
             const std::string name = i < want.size() ? want[i]->name : have[i]->name;
             fail(ExitCode::bad_data,
                  "the checkpoint {} is of another model than this job's: they differ at {}; set checkpoint.resume = "
@@ -204,10 +206,10 @@ void ShardedCheckpoint::read(State state, std::int64_t unit, std::int64_t first,
         const std::int64_t in_piece = within % bucket->piece;
         const std::int64_t part = std::min(count, bucket->piece - in_piece);
         if (rank != open_rank_) {
-            reader_ = std::make_unique<ShardReader>(info_.path + "/" + shard_name(rank, ranks_));
+            reader_ = std::make_unique<ReadOnlyFile>(info_.path + "/" + shard_name(rank, ranks_));
             open_rank_ = rank;
         }
-        reader_->read((section + bucket->shard + in_piece) * size_of(DType::f32), part * size_of(DType::f32), to);
+        reader_->read((section + bucket->shard + in_piece) * size_of(DType::f32), to, part * size_of(DType::f32));
         first += part;
         count -= part;
         to += part;

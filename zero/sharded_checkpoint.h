@@ -1,10 +1,10 @@
 // Checkpoints of sharded states: every rank writes what it owns; any number of ranks reads what it needs by ranges.
 //
-// Shard file of rank r, little-endian f32, three sections of one size: masters, first moments, second moments. A section
-// holds the rank's pieces in the order of the buckets. The manifest's `layout` says which buckets there are, so that
-// element e of unit u is found without any rule: bucket [unit, first, piece] with first <= e, rank (e - first) / piece,
-// at (the sum of the pieces of the buckets before it) + (e - first) % piece in the section.
-// Weights in a lower precision are the masters, rounded; they are not stored.
+// Shard file of rank r, little-endian f32, three sections of one size: masters, first moments, second moments. A
+// section holds the rank's pieces in the order of the buckets. The manifest's `layout` says which buckets there are, so
+// that element e of unit u is found without any rule: bucket [unit, first, piece] with first <= e, rank (e - first) /
+// piece, at (the sum of the pieces of the buckets before it) + (e - first) % piece in the section. Weights in a lower
+// precision are the masters, rounded; they are not stored.
 #pragma once
 
 #include <memory>
@@ -12,17 +12,18 @@
 
 #include "core/communicator.h"
 #include "io/checkpoint_directory.h"
+#include "io/file.h"
 #include "zero/model_states.h"
 
 namespace tessera {
 
 /// How far a run has come. Everything that depends on the past other than weights and moments.
 struct TrainingProgress {
-    std::int64_t step = 0;        // steps done, skipped ones too
-    std::int64_t updates = 0;     // steps that changed the weights: what bias correction and schedule count
+    std::int64_t step = 0;     // steps done, skipped ones too
+    std::int64_t updates = 0;  // steps that changed the weights: what bias correction and schedule count
     std::int64_t skipped_in_a_row = 0;
-    std::int64_t rows = 0;        // rows taken from the stream
-    std::int64_t tokens = 0;      // inputs so far
+    std::int64_t rows = 0;    // rows taken from the stream
+    std::int64_t tokens = 0;  // inputs so far
 
     bool operator==(const TrainingProgress&) const = default;
 };
@@ -31,7 +32,7 @@ struct TrainingProgress {
 struct CheckpointDescription {
     std::string model_directory;  // config and tokenizer files
     std::string compute_dtype;
-    std::string job;              // the resolved job file
+    std::string job;  // the resolved job file
 };
 
 /// Writes <root>/step-<n>; collective. Errors are agreed on; the checkpoints before it stay as they are.
@@ -76,7 +77,7 @@ class ShardedCheckpoint {
     std::vector<Bucket> buckets_;
     std::int64_t shard_elements_ = 0;
     std::int64_t open_rank_ = -1;
-    std::unique_ptr<ShardReader> reader_;  // of open_rank_
+    std::unique_ptr<ReadOnlyFile> reader_;  // of open_rank_
 };
 
 }  // namespace tessera

@@ -2,12 +2,11 @@
 
 #include <algorithm>
 #include <catch2/catch.hpp>
-#include <filesystem>
-#include <fstream>
 #include <map>
 #include <random>
 
 #include "core/base/error.h"
+#include "test/io/temporary_directory.h"
 
 using namespace tessera;
 
@@ -17,8 +16,6 @@ namespace {
 class Documents {
   public:
     explicit Documents(const std::vector<int>& lengths) {
-        folder_ = std::filesystem::temp_directory_path() / ("log_prob_plan_" + std::to_string(std::random_device()()));
-        std::filesystem::create_directories(folder_);
         std::mt19937 random(1);
         std::vector<std::string> paths;
         for (std::size_t i = 0; i < lengths.size(); ++i) {
@@ -27,20 +24,16 @@ class Documents {
                 text += static_cast<char>('a' + random() % 26);
             }
             texts.push_back(text);
-            paths.push_back((folder_ / ("d" + std::to_string(100 + i) + ".txt")).string());
-            std::ofstream(paths.back()) << text;
+            paths.push_back(folder_.write("d" + std::to_string(100 + i) + ".txt", text));
         }
         data = std::make_unique<TokenData>(TokenData::open(paths, "bytes", 256));
     }
-    ~Documents() { std::filesystem::remove_all(folder_); }
-    Documents(const Documents&) = delete;
-    Documents& operator=(const Documents&) = delete;
 
     std::vector<std::string> texts;
     std::unique_ptr<TokenData> data;
 
   private:
-    std::filesystem::path folder_;
+    TemporaryDirectory folder_;
 };
 
 }  // namespace

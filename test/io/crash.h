@@ -1,5 +1,5 @@
-// What the tests of written files share: a directory of their own, a disk that is small or read-only, a writer that is
-// killed in the midst of its work.
+// What the tests of written files share: a disk that is small or read-only, a writer that is killed in the midst of its
+// work.
 #pragma once
 
 #include <fcntl.h>
@@ -11,40 +11,15 @@
 #include <array>
 #include <chrono>
 #include <cstdint>
-#include <cstdlib>
 #include <exception>
-#include <filesystem>
-#include <fstream>
 #include <functional>
-#include <iterator>
 #include <stdexcept>
 #include <string>
-#include <string_view>
 #include <thread>
 
+#include "test/io/temporary_directory.h"
+
 namespace tessera::test {
-
-/// A new directory, removed with all it holds at the end of the scope.
-class TemporaryDirectory {
-  public:
-    TemporaryDirectory() {
-        std::string name = (std::filesystem::temp_directory_path() / "tessera-test-XXXXXX").string();
-        if (::mkdtemp(name.data()) == nullptr) {
-            throw std::runtime_error("no temporary directory");
-        }
-        path_ = name;
-    }
-    TemporaryDirectory(TemporaryDirectory&&) = delete;
-    ~TemporaryDirectory() {
-        std::error_code error;
-        std::filesystem::remove_all(path_, error);
-    }
-    [[nodiscard]] const std::string& path() const { return path_; }
-    [[nodiscard]] std::string operator/(std::string_view name) const { return path_ + "/" + std::string(name); }
-
-  private:
-    std::string path_;
-};
 
 /// A file system in memory of so many bytes, where this process may mount one (root outside of most containers).
 class SmallDisk {
@@ -60,7 +35,7 @@ class SmallDisk {
         }
     }
     [[nodiscard]] bool mounted() const { return mounted_; }
-    [[nodiscard]] const std::string& path() const { return directory_.path(); }
+    [[nodiscard]] std::string path() const { return directory_.path(); }
     [[nodiscard]] bool make_read_only() const {
         return ::mount(nullptr, path().c_str(), nullptr, MS_REMOUNT | MS_RDONLY, nullptr) == 0;
     }
@@ -69,16 +44,6 @@ class SmallDisk {
     TemporaryDirectory directory_;
     bool mounted_ = false;
 };
-
-inline std::string contents(const std::string& path) {
-    std::ifstream file(path, std::ios::binary);
-    return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
-}
-
-inline void put(const std::string& path, std::string_view text) {
-    std::ofstream file(path, std::ios::binary | std::ios::trunc);
-    file.write(text.data(), static_cast<std::streamsize>(text.size()));
-}
 
 struct Killed {
     bool finished;               // the writer had ended by itself

@@ -7,23 +7,10 @@
 
 #include "core/base/error.h"
 #include "test/io/crash.h"
+#include "test/io/expect_error.h"
 
 using namespace tessera;
 using namespace tessera::test;
-
-namespace {
-
-template <typename Call>
-Error caught(Call&& call) {
-    try {
-        call();
-    } catch (const Error& error) {
-        return error;
-    }
-    throw std::runtime_error("no error was thrown");
-}
-
-}  // namespace
 
 TEST_CASE("the checksum is xxh3-64") {
     // Values that the Python binding of the reference implementation gives for the same bytes.
@@ -96,20 +83,20 @@ TEST_CASE("an atomic write leaves the old text or the new one, whenever the writ
 
 TEST_CASE("errors name the path, the reason and what to do") {
     const TemporaryDirectory directory;
-    Error error = caught([&] { DurableFile file(directory / "no/such/a"); });
-    CHECK(error.code() == ExitCode::cannot_write);
-    CHECK_THAT(error.what(), Catch::Contains(directory / "no/such/a") && Catch::Contains("No such file"));
-    put(directory / "file", "");
+    Caught error = caught([&] { DurableFile file(directory / "no/such/a"); });
+    CHECK(error.code == ExitCode::cannot_write);
+    CHECK_THAT(error.message, Catch::Contains(directory / "no/such/a") && Catch::Contains("No such file"));
+    write_file(directory / "file", "");
     error = caught([&] { make_directories(directory / "file/below"); });
-    CHECK(error.code() == ExitCode::cannot_write);
+    CHECK(error.code == ExitCode::cannot_write);
     error = caught([&] { (void)read_text_file(directory / "none", 10); });
-    CHECK(error.code() == ExitCode::missing_input);
-    put(directory / "long", "0123456789a");
+    CHECK(error.code == ExitCode::missing_input);
+    write_file(directory / "long", "0123456789a");
     error = caught([&] { (void)read_text_file(directory / "long", 10); });
-    CHECK(error.code() == ExitCode::bad_data);
+    CHECK(error.code == ExitCode::bad_data);
     CHECK(read_text_file(directory / "long", 11) == "0123456789a");
     error = caught([&] { (void)read_text_file(directory.path(), 10); });
-    CHECK(error.code() == ExitCode::bad_data);
+    CHECK(error.code == ExitCode::bad_data);
 }
 
 TEST_CASE("a full disk is reported and leaves no half-written file") {
@@ -119,11 +106,12 @@ TEST_CASE("a full disk is reported and leaves no half-written file") {
         return;
     }
     const std::string path = disk.path() + "/a";
-    put(path, "old");
+    write_file(path, "old");
     const std::string much(1 << 20, 'x');
-    const Error error = caught([&] { write_file_atomically(path, much); });
-    CHECK(error.code() == ExitCode::cannot_write);
-    CHECK_THAT(error.what(), Catch::Contains(path) && Catch::Contains("No space left") && Catch::Contains("free some"));
+    const Caught error = caught([&] { write_file_atomically(path, much); });
+    CHECK(error.code == ExitCode::cannot_write);
+    CHECK_THAT(error.message,
+               Catch::Contains(path) && Catch::Contains("No space left") && Catch::Contains("free some"));
     CHECK(contents(path) == "old");
     CHECK_FALSE(std::filesystem::exists(path + ".tmp"));
 }
@@ -134,8 +122,8 @@ TEST_CASE("a read-only file system is reported") {
         WARN("skipped: this process may not mount a file system");
         return;
     }
-    const Error error = caught([&] { write_file_atomically(disk.path() + "/a", "x"); });
-    CHECK(error.code() == ExitCode::cannot_write);
-    CHECK_THAT(error.what(), Catch::Contains("Read-only") && Catch::Contains("another place"));
-    CHECK(caught([&] { make_directories(disk.path() + "/d"); }).code() == ExitCode::cannot_write);
+    const Caught error = caught([&] { write_file_atomically(disk.path() + "/a", "x"); });
+    CHECK(error.code == ExitCode::cannot_write);
+    CHECK_THAT(error.message, Catch::Contains("Read-only") && Catch::Contains("another place"));
+    CHECK(caught([&] { make_directories(disk.path() + "/d"); }).code == ExitCode::cannot_write);
 }

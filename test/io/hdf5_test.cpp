@@ -5,7 +5,6 @@
 #include <catch2/catch.hpp>
 
 #include <fstream>
-#include <sstream>
 
 #include "test/io/token_files.h"
 
@@ -24,12 +23,6 @@ using namespace tessera;
 using namespace tessera::test;
 
 namespace {
-
-std::string slurp(const std::string& path) {
-    std::ostringstream text;
-    text << std::ifstream(path, std::ios::binary).rdbuf();
-    return text.str();
-}
 
 hid_t new_file(const std::string& path) {
     return H5Fcreate(path.c_str(), H5F_ACC_TRUNC, H5P_DEFAULT, H5P_DEFAULT);
@@ -61,28 +54,36 @@ TEST_CASE("a file made by h5py is read") {
 }
 
 TEST_CASE("what is written is there for the C API, and can be gone on with") {
-    const Directory directory;
+    const TemporaryDirectory directory;
     const std::string path = directory / "a.h5";
+    std::int64_t begin = 0;
     {
-        const auto file = hdf5::File::create(path);
+        auto file = hdf5::File::create(path);
         file.set_attribute("format", std::string("x.y"));
         file.set_attribute("format_version", std::int64_t{1});
         file.set_attribute("complete", std::int64_t{0});
         file.set_attribute("temperature", 0.7);
         file.set_attribute("job", std::string(200'000, 'j'));  // more than the head of an object holds
-        const auto values = file.create_dataset("values", hdf5::Type::f32, 1000);
-        const std::vector<float> some = {1.5F, -2.5F};
-        values.write(998, 2, some.data());
-        (void)file.create_dataset("empty", hdf5::Type::i64, 0);
-        file.sync();
+        begin = file.create_dataset("values", hdf5::Type::f32, 1000).offset().value();
+        CHECK_FALSE(file.create_dataset("empty", hdf5::Type::i64, 0).offset().has_value());
+        file.close();
     }
+    const auto put_value = [&](std::int64_t place, float value) {
+        std::fstream raw(path, std::ios::binary | std::ios::in | std::ios::out);
+        raw.seekp(begin + 4 * place).write(reinterpret_cast<const char*>(&value), sizeof value);
+    };
+    put_value(998, 1.5F);
+    put_value(999, -2.5F);
+    const auto bytes = contents(path).size();
     {
-        const auto file = hdf5::File::open_to_write(path);
-        const float one = 7;
-        file.dataset("values").write(0, 1, &one);
+        auto file = hdf5::File::open_to_write(path);
+        CHECK(file.dataset("values").offset() == begin);
         file.set_attribute("complete", std::int64_t{1});
-        file.sync();
+        CHECK(caught([&] { file.set_attribute("complete", std::string("yes")); }).code == ExitCode::cannot_write);
+        file.close();
     }
+    CHECK(contents(path).size() == bytes);  // an attribute changes in its place
+    put_value(0, 7);
     const hid_t file = H5Fopen(path.c_str(), H5F_ACC_RDONLY, H5P_DEFAULT);
     REQUIRE(file >= 0);
     const hid_t dataset = H5Dopen2(file, "values", H5P_DEFAULT);
@@ -101,11 +102,11 @@ TEST_CASE("what is written is there for the C API, and can be gone on with") {
     CHECK(again.string_attribute("job")->size() == 200'000);
     CHECK(again.dataset("empty").size() == 0);
     // The second version of the head of a file is that of 1.8; later ones keep a mark "open" after a kill.
-    CHECK(slurp(path)[8] == 2);
+    CHECK(contents(path)[8] == 2);
 }
 
 TEST_CASE("files that are not HDF5, or not whole, are refused in one message") {
-    const Directory directory;
+    const TemporaryDirectory directory;
     CHECK(caught([&] { (void)hdf5::File::open(directory / "no.h5"); }).code == ExitCode::missing_input);
     CHECK(caught([&] { (void)hdf5::File::open(directory / "."); }).says("is a directory"));
     for (const std::string& bytes : {std::string(), std::string("\x89HDF\r\n\x1a\n"), std::string(5000, 'x')}) {
@@ -114,7 +115,7 @@ TEST_CASE("files that are not HDF5, or not whole, are refused in one message") {
         CHECK(error.code == ExitCode::bad_data);
         CHECK(error.says("bad.h5: not a readable HDF5 file (HDF5: "));
     }
-    const std::string whole = slurp("goldens/20_loss_mask/tokens.h5");
+    const std::string whole = contents("goldens/20_loss_mask/tokens.h5");
     write_file(directory / "cut.h5", whole.substr(0, whole.size() - 100));
     CHECK(caught([&] { (void)hdf5::File::open(directory / "cut.h5"); }).says("truncated"));
     CHECK(caught([&] { (void)hdf5::File::create(directory / "no/such/place.h5"); }).code == ExitCode::cannot_write);
@@ -124,8 +125,8 @@ TEST_CASE("files that are not HDF5, or not whole, are refused in one message") {
 // Without the attributes: HDF5 1.10 itself crashes or never returns where the heap that holds h5py's strings is
 // damaged.
 TEST_CASE("any byte of a file may be wrong") {
-    const Directory directory;
-    const std::string whole = slurp("goldens/20_loss_mask/tokens.h5");
+    const TemporaryDirectory directory;
+    const std::string whole = contents("goldens/20_loss_mask/tokens.h5");
     std::uint32_t state = 1;
     for (int round = 0; round < 1000; ++round) {
         std::string bytes = whole;
@@ -150,7 +151,7 @@ TEST_CASE("any byte of a file may be wrong") {
 }
 
 TEST_CASE("datasets that are not what they should be are named") {
-    const Directory directory;
+    const TemporaryDirectory directory;
     const std::string path = directory / "a.h5";
     write_tokens(directory / "other.h5", {.tokens = count_up(5)});
     const hid_t file = new_file(path);
@@ -218,7 +219,7 @@ TEST_CASE("datasets that are not what they should be are named") {
 }
 
 TEST_CASE("attributes of another type are named") {
-    const Directory directory;
+    const TemporaryDirectory directory;
     const std::string path = directory / "a.h5";
     const hid_t file = new_file(path);
     put_string(file, "text", "fixed length");

@@ -220,7 +220,7 @@ TEST_CASE("a truncated file is refused") {
     const std::string whole = contents(fmt::format("data/log_probs/{}.h5", name));
     const std::string path = directory / "a.h5";
     for (std::size_t size = 0; size < whole.size(); size += 97) {
-        put(path, whole.substr(0, size));
+        write_file(path, whole.substr(0, size));
         CHECK_THROWS_AS(LogProbFile(path), Error);
     }
 }
@@ -318,7 +318,7 @@ TEST_CASE("a partial file of another computation is started over") {
         other_offsets = {0, 3, 5}, word = "sequences";
     }
     SECTION("not HDF5") {
-        put(path + ".partial", "x"), word = "HDF5";
+        write_file(path + ".partial", "x"), word = "HDF5";
     }
     SECTION("truncated") {
         std::filesystem::resize_file(path + ".partial", std::filesystem::file_size(path + ".partial") / 2);

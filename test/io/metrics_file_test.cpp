@@ -100,7 +100,7 @@ TEST_CASE("later records go, the others stay byte for byte") {
     const std::string path = directory / "metrics.jsonl";
     const Sample all = sample();
     const auto [keep, lines] = GENERATE(table<std::int64_t, std::size_t>({{0, 0}, {1, 1}, {2, 2}, {9, 2}, {10, 3}}));
-    put(path, all.text);
+    write_file(path, all.text);
     const auto before = std::filesystem::last_write_time(path);
     MetricsFile file(path, keep);
     CHECK(file.warnings().empty());
@@ -119,7 +119,7 @@ TEST_CASE("a file torn at any byte loses only the record that was torn") {
     const std::string path = directory / "metrics.jsonl";
     const Sample all = sample();
     for (std::size_t size = 0; size <= all.text.size(); ++size) {
-        put(path, all.text.substr(0, size));
+        write_file(path, all.text.substr(0, size));
         const auto whole =
             std::count_if(all.ends.begin(), all.ends.end(), [&](std::size_t end) { return end <= size; });
         const std::string expected =
@@ -133,8 +133,8 @@ TEST_CASE("a file torn at any byte loses only the record that was torn") {
 TEST_CASE("lines that are no records are removed and named") {
     const TemporaryDirectory directory;
     const std::string path = directory / "metrics.jsonl";
-    put(path, "{\"step\": 1}\nnonsense\n[1]\n{\"step\": \"2\"}\n" + std::string(3 << 20, 'x') + "\n{\"step\": 3}\n" +
-                  std::string(100, '\0'));
+    write_file(path, "{\"step\": 1}\nnonsense\n[1]\n{\"step\": \"2\"}\n" + std::string(3 << 20, 'x') +
+                         "\n{\"step\": 3}\n" + std::string(100, '\0'));
     const MetricsFile file(path, 1000);
     CHECK(contents(path) == "{\"step\": 1}\n{\"step\": 3}\n");
     REQUIRE(file.warnings().size() == 4);

@@ -75,7 +75,7 @@ TEST_CASE("an owner file of a process that has another's number is not believed"
     const auto taken_with = [&](const char* key, const json& value) {
         json changed = owner;
         changed[key] = value;
-        put(path, changed.dump());
+        write_file(path, changed.dump());
         const std::string text = refusal(directory.path(), LockMethod::owner_file);
         std::filesystem::remove(path);
         return text;
@@ -87,7 +87,7 @@ TEST_CASE("an owner file of a process that has another's number is not believed"
     // Another host's, or another container's, process cannot be judged from here: its user must.
     CHECK_THAT(taken_with("host", "elsewhere"), Catch::Contains("elsewhere") && Catch::Contains("remove " + path));
     CHECK_THAT(taken_with("container", "pid:[1]"), Catch::Contains("remove " + path));
-    put(path, "nonsense");
+    write_file(path, "nonsense");
     CHECK_THAT(refusal(directory.path(), LockMethod::owner_file), Catch::Contains("remove " + path));
 }
 

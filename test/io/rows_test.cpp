@@ -207,7 +207,7 @@ TEST_CASE("all rows of an evaluation set, with its mask") {
 }
 
 TEST_CASE("packings of random documents are those of their description") {
-    const Directory directory;
+    const TemporaryDirectory directory;
     std::mt19937 random(3);
     for (int round = 0; round < 60; ++round) {
         const std::int64_t length = 1 + static_cast<std::int64_t>(random() % 24);
@@ -301,7 +301,7 @@ TEST_CASE("what auto means depends on the mask") {
 }
 
 TEST_CASE("documents that are too long are named") {
-    const Directory directory;
+    const TemporaryDirectory directory;
     write_tokens(directory / "a.h5", {.tokens = count_up(20), .offsets = {0, 5, 11, 11, 20}});
     write_tokens(directory / "b.h5", {.tokens = count_up(3)});
     TokenData data = TokenData::open({directory / "b.h5", directory / "a.h5"}, "auto", 100);
@@ -321,7 +321,7 @@ TEST_CASE("documents that are too long are named") {
 }
 
 TEST_CASE("data shorter than a row says what is needed") {
-    const Directory directory;
+    const TemporaryDirectory directory;
     write_tokens(directory / "a.h5", {.tokens = count_up(16)});
     TokenData data = TokenData::open({directory / "a.h5"}, "auto", 100);
     for (const char* packing : {"concat", "documents"}) {
@@ -335,7 +335,7 @@ TEST_CASE("data shorter than a row says what is needed") {
 }
 
 TEST_CASE("bad ids are found when their row is read") {
-    const Directory directory;
+    const TemporaryDirectory directory;
     write_tokens(directory / "a.h5", {.tokens = {1, 2, 3, 4, 5, 6, 7, 999, 9}});
     TokenData data = TokenData::open({directory / "a.h5"}, "auto", 100);
     Rows rows(data, "concat", 4, "error");
@@ -345,7 +345,7 @@ TEST_CASE("bad ids are found when their row is read") {
 }
 
 TEST_CASE("many documents are packed quickly") {
-    const Directory directory;
+    const TemporaryDirectory directory;
     std::mt19937 random(4);
     std::vector<std::int64_t> offsets = {0};
     for (int d = 0; d < 1'000'000; ++d) {

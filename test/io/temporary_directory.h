@@ -1,4 +1,4 @@
-// A directory for one test, removed when the test ends; and small helpers to fill it.
+// A directory for one test, removed when the test ends; and whole files written and read.
 #pragma once
 
 #include <unistd.h>
@@ -9,6 +9,19 @@
 #include <iterator>
 #include <stdexcept>
 #include <string>
+#include <string_view>
+
+/// Writes a file anew.
+inline void write_file(const std::string& path, std::string_view bytes) {
+    std::ofstream file(path, std::ios::binary);
+    file.write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
+}
+
+/// The bytes of a file; none where it cannot be read.
+inline std::string contents(const std::string& path) {
+    std::ifstream file(path, std::ios::binary);
+    return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+}
 
 class TemporaryDirectory {
   public:
@@ -30,16 +43,14 @@ class TemporaryDirectory {
     [[nodiscard]] std::string path(const std::string& name = "") const {
         return name.empty() ? path_ : path_ + "/" + name;
     }
+    [[nodiscard]] std::string operator/(const std::string& name) const { return path(name); }
     /// Writes a file (with the directories above it) and returns its path.
     std::string write(const std::string& name, const std::string& content) const {
         std::filesystem::create_directories(std::filesystem::path(path(name)).parent_path());
-        std::ofstream(path(name), std::ios::binary) << content;
+        write_file(path(name), content);
         return path(name);
     }
-    [[nodiscard]] std::string read(const std::string& name) const {
-        std::ifstream file(path(name), std::ios::binary);
-        return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
-    }
+    [[nodiscard]] std::string read(const std::string& name) const { return contents(path(name)); }
     [[nodiscard]] bool exists(const std::string& name) const { return std::filesystem::exists(path(name)); }
 
   private:

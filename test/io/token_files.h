@@ -4,49 +4,19 @@
 #include <hdf5.h>
 
 #include <cstdint>
-#include <filesystem>
-#include <fstream>
 #include <numeric>
 #include <optional>
 #include <string>
-#include <string_view>
 #include <vector>
 
-#include "core/base/error.h"
+#include "test/io/expect_error.h"
 #include "test/io/temporary_directory.h"
 
 namespace tessera::test {
 
-using Directory = TemporaryDirectory;
-
-inline std::string operator/(const Directory& directory, const std::string& name) {
-    return directory.path(name);
-}
-
-/// The code and message of the Error that a call throws; code ok where it throws none.
-struct Caught {
-    ExitCode code = ExitCode::ok;
-    std::string message;
-    [[nodiscard]] bool says(std::string_view part) const { return message.find(part) != std::string::npos; }
-};
-
-template <typename Call>
-Caught caught(Call call) {
-    try {
-        call();
-    } catch (const Error& error) {
-        return {error.code(), error.what()};
-    }
-    return {};
-}
-
 template <typename T>
 void put(std::string& bytes, T value) {
     bytes.append(reinterpret_cast<const char*>(&value), sizeof value);
-}
-
-inline void write_file(const std::string& path, const std::string& bytes) {
-    std::ofstream(path, std::ios::binary) << bytes;
 }
 
 /// What a token file of ours is made of; each part can be made wrong.
