@@ -120,7 +120,7 @@ TEST_CASE("bad lines end with an error that says where, what and what is accepte
         {"logging.interval = 0", "logging.interval = 0 must be a whole number of at least 1"},
         {"model.logits_optimization_peak_mem_size_in_gib = 0", "must be a number above 0"},
         {"rl.c_clip = 1", "rl.c_clip = 1 must be 0 or a number above 1"},
-        {"log_prob.temperature = 0", "log_prob.temperature = 0 must be a number above 0"},
+        {"log_prob.temperature = 0", "log_prob.temperature = 0 must be a number from 1e-06 to 1000000"},
         {"fp16.initial_scale_power = 128", "fp16.initial_scale_power = 128 must be a whole number from 0 to 127"},
         {"zero_optimization.stage = 4", "zero_optimization.stage = 4 must be a whole number from 0 to 3 or \"auto\""},
         // words

@@ -75,6 +75,7 @@ class RandomJob {
             for (std::uint64_t i = below(12); i > 0; --i) {
                 to += pieces[below(pieces.size())];
             }
+            to += below(2) == 0 ? ".h5" : "";  // some texts must be names of HDF5 files
         } while (key.text.fits != nullptr && !key.text.fits(to));
     }
 
