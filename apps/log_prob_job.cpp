@@ -84,12 +84,6 @@ class LogProbRun {
     double last_report_ = 0;
 };
 
-Carver& with_workspace(PlannedMemory& memory, LogProbSetup& setup) {
-    const OpsLimits limits = ops_limits(setup.model().config(), setup.limits());
-    setup.ops().bind_workspace(memory.carver().bytes(setup.ops().workspace_bytes(limits)), limits);
-    return memory.carver();
-}
-
 LogProbRun::LogProbRun(const Communicator& communicator, LogProbSetup& setup, Console& console)
     : communicator_(communicator),
       setup_(setup),
@@ -98,7 +92,7 @@ LogProbRun::LogProbRun(const Communicator& communicator, LogProbSetup& setup, Co
       memory_(total_bytes(setup.plan()) + kMemoryAlignment),
       states_(setup.model().units, setup.partition(), setup.states_options(), memory_.carver()),
       transformer_(setup.model().config(), setup.model().units, setup.ops(), setup.limits(),
-                   with_workspace(memory_, setup)) {}
+                   bind_workspace(memory_, setup.model(), setup.limits())) {}
 
 std::int64_t LogProbRun::values_of(std::int64_t batch) const {
     std::int64_t values = 0;

@@ -5,17 +5,8 @@
 #include "apps/console.h"
 
 namespace tessera {
-namespace {
-
-Job with_device(Job job) {
-    resolve_device(job);
-    return job;
-}
-
-}  // namespace
-
 LogProbSetup::LogProbSetup(Job job, std::int64_t ranks, bool first)
-    : job_(with_device(std::move(job))), model_(open_model(job_, first)) {
+    : job_(resolve_device(std::move(job))), model_(open_model(job_, first)) {
     data_ = std::make_unique<TokenData>(
         TokenData::open(job_.log_prob.data, job_.data.format, model_.config().vocab_size));
     scoring_.emplace(job_.log_prob, model_.config().max_position_embeddings, *data_);

@@ -55,18 +55,25 @@ ReadParameter initial_parameters(const Job& job, const ModelSetup& setup) {
     };
 }
 
-void resolve_device(Job& job) {
+Job resolve_device(Job job) {
     job.device = "cpu";
     job.bf16.enabled = job.bf16.enabled.value_or(false);
     if (job.checkpoint.export_dtype == "auto") {
         job.checkpoint.export_dtype = *job.bf16.enabled ? "bf16" : "fp32";
     }
+    return job;
 }
 
 std::vector<std::int64_t> unit_sizes(const std::vector<Unit>& units) {
     std::vector<std::int64_t> sizes;
     std::ranges::transform(units, std::back_inserter(sizes), [](const Unit& unit) { return unit.elements; });
     return sizes;
+}
+
+Carver& bind_workspace(PlannedMemory& memory, const ModelSetup& setup, const TransformerLimits& limits) {
+    const OpsLimits bounds = ops_limits(setup.config(), limits);
+    setup.ops->bind_workspace(memory.carver().bytes(setup.ops->workspace_bytes(bounds)), bounds);
+    return memory.carver();
 }
 
 std::int64_t total_bytes(const MemoryPlan& plan) {

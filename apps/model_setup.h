@@ -3,6 +3,7 @@
 
 #include <memory>
 
+#include "core/activations.h"
 #include "core/job.h"
 #include "core/memory.h"
 #include "core/parameters.h"
@@ -31,8 +32,8 @@ struct ModelSetup {
 /// Where the first weights come from. The setup must outlive it.
 [[nodiscard]] ReadParameter initial_parameters(const Job& job, const ModelSetup& setup);
 
-/// Resolves device, bf16 and export dtype, which need neither model nor data.
-void resolve_device(Job& job);
+/// The job with device, bf16 and export dtype resolved, which need neither model nor data and come before them.
+[[nodiscard]] Job resolve_device(Job job);
 
 /// Elements of each unit, as a Partition takes them.
 [[nodiscard]] std::vector<std::int64_t> unit_sizes(const std::vector<Unit>& units);
@@ -47,6 +48,9 @@ class PlannedMemory {
     Memory memory_;
     Carver carver_;
 };
+
+/// Lends the operations their workspace out of `memory`, and returns its carver for what comes next.
+Carver& bind_workspace(PlannedMemory& memory, const ModelSetup& setup, const TransformerLimits& limits);
 
 [[nodiscard]] std::int64_t total_bytes(const MemoryPlan& plan);
 

@@ -104,12 +104,6 @@ std::vector<std::string> different_keys(const std::string& before, const std::st
 /// A number in words; the sign of a NaN says nothing.
 std::string shown(double value) { return std::isnan(value) ? "nan" : fmt::format("{}", value); }
 
-Carver& with_workspace(PlannedMemory& memory, TrainingSetup& setup) {
-    const OpsLimits limits = ops_limits(setup.model().config(), setup.limits());
-    setup.ops().bind_workspace(memory.carver().bytes(setup.ops().workspace_bytes(limits)), limits);
-    return memory.carver();
-}
-
 TrainingRun::TrainingRun(const Communicator& communicator, TrainingSetup& setup, RunDirectory& directory,
                          Console& console)
     : communicator_(communicator),
@@ -121,7 +115,7 @@ TrainingRun::TrainingRun(const Communicator& communicator, TrainingSetup& setup,
       states_(setup.model().units, setup.partition(), setup.states_options(communicator.rank()), memory_.carver()),
       optimizer_(states_, setup.ops(), communicator, setup.optimizer_options(), memory_.carver()),
       transformer_(setup.model().config(), setup.model().units, setup.ops(), setup.limits(),
-                   with_workspace(memory_, setup)),
+                   bind_workspace(memory_, setup.model(), setup.limits())),
       schedule_(job_.training.lr_scheduler, job_.training.optimizer.lr, setup.horizon()) {}
 
 void TrainingRun::load(ShardedCheckpoint* checkpoint) {

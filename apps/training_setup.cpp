@@ -7,12 +7,6 @@
 namespace tessera {
 namespace {
 
-/// device and bf16 must be known before the model is opened.
-Job with_device(Job job) {
-    resolve_device(job);
-    return job;
-}
-
 /// The largest unit, but at most 5e7 elements: what DeepSpeed's users know as the default.
 std::int64_t default_bucket(const std::vector<Unit>& units) {
     const auto sizes = unit_sizes(units);
@@ -22,7 +16,7 @@ std::int64_t default_bucket(const std::vector<Unit>& units) {
 }  // namespace
 
 TrainingSetup::TrainingSetup(Job job, std::int64_t ranks, bool first)
-    : job_(with_device(std::move(job))), model_(open_model(job_, first)) {
+    : job_(resolve_device(std::move(job))), model_(open_model(job_, first)) {
     warnings_ = model_.warnings;
     resolve_data();
     batch_ = {*job_.train_micro_batch_size_per_gpu, *job_.gradient_accumulation_steps, ranks};
