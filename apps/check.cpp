@@ -1,19 +1,21 @@
 #include <nlohmann/json.hpp>
 
+#include <algorithm>
 #include <filesystem>
 
 #include "apps/commands.h"
 #include "apps/console.h"
 #include "apps/log_prob_setup.h"
+#include "apps/run_directory.h"
 #include "apps/training_setup.h"
 #include "io/durable_file.h"
 
 namespace tessera {
 namespace {
 
-using Rows = std::vector<std::pair<std::string, std::string>>;
+using Summary = std::vector<std::pair<std::string, std::string>>;
 
-void print(const CheckOptions& options, const Job& job, const Rows& summary, const MemoryPlan& plan,
+void print(const CheckOptions& options, const Job& job, const Summary& summary, const MemoryPlan& plan,
            const std::vector<std::string>& unused, const std::vector<std::string>& warnings) {
     if (options.json) {
         nlohmann::ordered_json memory;
@@ -45,6 +47,7 @@ void print(const CheckOptions& options, const Job& job, const Rows& summary, con
 void command_check(const CheckOptions& options) {
     JobFile file = parse_job(read_text_file(options.config, 16 << 20), options.config, options.overrides);
     make_paths_absolute(file.job, std::filesystem::current_path().string());
+    check_can_make_directories(file.job.output_dir);
     if (file.job.job_type == "training") {
         resolve_batch(file.job, options.ranks);
         TrainingSetup setup(file.job, options.ranks, true);
@@ -52,7 +55,17 @@ void command_check(const CheckOptions& options) {
         if (setup.eval()) {
             setup.eval()->data->check_all();
         }
-        print(options, setup.job(), setup.summary(), setup.plan(), file.unused, setup.warnings());
+        std::vector<std::string> warnings = setup.warnings();
+        Summary summary = setup.summary();
+        if (const std::string path = resume_path(setup.job(), warnings); !path.empty()) {
+            const ShardedCheckpoint checkpoint(open_checkpoint(path));
+            checkpoint.check(setup.model().units);
+            std::ranges::for_each(checkpoint.info().files, [&](const FileRecord& record) {
+                verify_checkpoint_file(checkpoint.info(), record);
+            });
+            summary.emplace_back("goes on from", path);
+        }
+        print(options, setup.job(), summary, setup.plan(), file.unused, warnings);
     } else {
         LogProbSetup setup(file.job, options.ranks, true);
         setup.data().check_all();

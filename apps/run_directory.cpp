@@ -26,6 +26,18 @@ std::string time_stamp() {
 
 }  // namespace
 
+std::string resume_path(const Job& job, std::vector<std::string>& warnings) {
+    const std::string& resume = job.checkpoint.resume;
+    if (resume == "never") {
+        return {};
+    }
+    if (resume != "auto") {
+        return resume;
+    }
+    const auto newest = find_newest_checkpoint(RunDirectory::checkpoints_of(job.output_dir), warnings);
+    return newest ? newest->path : std::string();
+}
+
 RunDirectory::RunDirectory(const Communicator& communicator, const Job& job, Console& console)
     : communicator_(communicator), path_(job.output_dir) {
     communicator.agree([&] {
@@ -65,18 +77,11 @@ std::unique_ptr<ShardedCheckpoint> RunDirectory::find_checkpoint(const Job& job,
     const std::string& resume = job.checkpoint.resume;
     std::string path;
     communicator_.agree([&] {
-        if (communicator_.rank() != 0 || resume == "never") {
-            return;
+        if (communicator_.rank() == 0) {
+            std::vector<std::string> warnings;
+            path = resume_path(job, warnings);
+            std::ranges::for_each(warnings, [&](const std::string& warning) { console.warn(warning); });
         }
-        if (resume != "auto") {
-            path = resume;
-            return;
-        }
-        std::vector<std::string> warnings;
-        if (const auto newest = find_newest_checkpoint(checkpoints(), warnings)) {
-            path = newest->path;
-        }
-        std::ranges::for_each(warnings, [&](const std::string& warning) { console.warn(warning); });
     });
     path = communicator_.broadcast(path);
     if (path.empty()) {

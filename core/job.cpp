@@ -263,7 +263,47 @@ std::tuple<int, std::size_t> distance(std::string_view unknown, std::string_view
     return {kind, edits};
 }
 
+/// What Hugging Face's Trainer, DeepSpeed and torchtitan call what a key here is for, where the names are not alike.
+constexpr std::pair<std::string_view, std::string_view> kNamesElsewhere[] = {
+    {"max_grad_norm", "gradient_clipping"},
+    {"clip_grad", "gradient_clipping"},
+    {"learning_rate", "training.optimizer.lr"},
+    {"global_batch_size", "train_batch_size"},
+    {"micro_batch_size", "train_micro_batch_size_per_gpu"},
+    {"per_device_train_batch_size", "train_micro_batch_size_per_gpu"},
+    {"local_batch_size", "train_micro_batch_size_per_gpu"},
+    {"grad_accum", "gradient_accumulation_steps"},
+    {"seq_len", "data.sequence_length"},
+    {"seq_length", "data.sequence_length"},
+    {"max_seq_len", "data.sequence_length"},
+    {"max_seq_length", "data.sequence_length"},
+    {"max_length", "data.sequence_length"},
+    {"cutoff_len", "data.sequence_length"},
+    {"train_iters", "training.max_steps"},
+    {"num_train_epochs", "training.num_epochs"},
+    {"save_steps", "checkpoint.save_interval"},
+    {"save_total_limit", "checkpoint.keep_last"},
+    {"eval_steps", "training.eval_interval"},
+    {"logging_steps", "logging.interval"},
+    {"steps_per_print", "logging.interval"},
+    {"activation_checkpointing", "model.enable_gradient_checkpointing"},
+    {"gradient_checkpointing", "model.enable_gradient_checkpointing"},
+    {"model_name_or_path", "model_name"},
+    {"resume_from_checkpoint", "checkpoint.resume"},
+    {"adam_beta1", "training.optimizer.betas"},
+    {"adam_beta2", "training.optimizer.betas"},
+    {"adam_epsilon", "training.optimizer.eps"},
+    {"dtype", "bf16.enabled"},
+    {"torch_dtype", "bf16.enabled"},
+    {"precision", "bf16.enabled"},
+};
+
 std::string suggestion(std::string_view name, const std::vector<std::string_view>& names) {
+    for (const auto& [elsewhere, here] : kNamesElsewhere) {
+        if (last_part(name) == elsewhere && std::ranges::find(names, here) != names.end()) {
+            return fmt::format("; here it is {}", here);
+        }
+    }
     const std::string_view start = name.substr(0, 80);  // no key is longer
     const std::string_view best = *std::min_element(
         names.begin(), names.end(),

@@ -219,6 +219,20 @@ void make_directories(const std::string& path) {
     }
 }
 
+void check_can_make_directories(const std::string& path) {
+    std::filesystem::path existing = std::filesystem::absolute(path);
+    std::error_code error;
+    while (!std::filesystem::exists(std::filesystem::symlink_status(existing, error)) && existing.has_relative_path()) {
+        existing = existing.parent_path();
+    }
+    if (!std::filesystem::is_directory(existing, error)) {
+        fail_to_write("create directory", path, ENOTDIR);
+    }
+    if (access(existing.c_str(), W_OK | X_OK) != 0) {
+        fail_to_write("create directory", path, errno);
+    }
+}
+
 void write_durably(const std::string& path, std::string_view text) {
     DurableFile file(path);
     file.write(text);

@@ -100,6 +100,10 @@ void replace(const std::string& from, const std::string& to);
 /// Creates a directory and those above it; none is an error to exist already.
 void make_directories(const std::string& path);
 
+/// Writes nothing; throws what make_directories, or a file made in that directory, would fail with as far as permissions
+/// and the kind of the file system tell.
+void check_can_make_directories(const std::string& path);
+
 /// Writes a new file, or an old one anew, and flushes it to the disk. What fails leaves no file.
 void write_durably(const std::string& path, std::string_view text);
 

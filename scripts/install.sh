@@ -10,7 +10,7 @@ set -euo pipefail
 packages=(
     cmake ninja-build g++ pkg-config ccache
     libopenmpi-dev openmpi-bin libdnnl-dev libhdf5-dev libhwloc-dev libxxhash-dev
-    libtomlplusplus-dev libcli11-dev nlohmann-json3-dev libfmt-dev libspdlog-dev
+    libtomlplusplus-dev libcli11-dev nlohmann-json3-dev libfmt-dev
 )
 for option in "$@"; do
     case $option in

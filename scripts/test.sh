@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Installs what is missing, builds, and runs the tests: every test with the optimised build, then the fast ones in C++
-# again with address and undefined-behaviour sanitizers.
+# Installs what is missing, builds, and runs the tests: every test with the optimised build, then the fast ones again
+# with address and undefined-behaviour sanitizers.
 #
 #   scripts/test.sh [--fast] [--all] [--no-sanitizers] [--no-python] [--no-install]
 #
@@ -63,5 +63,5 @@ run() { # preset, build directory, arguments of ctest
 
 run release build "${select[@]}"
 if [[ $sanitizers == yes ]]; then
-    run debug build-debug -L fast -E "^e2e"
+    run debug build-debug -L fast
 fi

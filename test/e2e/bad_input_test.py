@@ -5,7 +5,8 @@
 
 Each case spoils one thing of a small job that runs. Then exactly one line of all that the ranks print may be an error,
 and it holds the parts that the case gives; mpirun ends with the exit code of the design; two seconds after the message
-no rank is left (FACTOR times that with sanitizers); the output directory holds no half-written file.
+no rank is left (FACTOR times that with sanitizers); the output directory holds no half-written file. `train check` refuses
+the same with the same code, unless it is the ranks that disagree.
 NAME: only the cases whose name contains it. The last line is `N passed, N failed`, with `, N skipped` where something
 cannot be tried (a read-only mount needs root).
 """
@@ -24,7 +25,7 @@ import time
 
 import numpy as np
 
-from launch import MESSAGE, Launch, last_lines, mpirun
+from launch import MESSAGE, Launch, environment, last_lines, mpirun
 from make_case import (
     make_case,
     safetensors_parts,
@@ -372,6 +373,11 @@ def run_case(train, directory, name, slower):
         left = half_written(c.path("out"))
         if left:
             wrong.append(f"left in the output directory: {', '.join(left)}")
+        if not c.others:
+            checked = subprocess.run([train, "check", *c.arguments, "--ranks", str(RANKS)], cwd=directory, check=False,
+                                     env=environment(), capture_output=True, text=True, timeout=RUN_SECONDS * slower)
+            if checked.returncode != code or any(part not in checked.stderr for part in parts):
+                wrong.append(f"check ends with {checked.returncode} and says {checked.stderr!r}")
         if wrong:
             with open(os.path.join(directory, "mpirun.log"), encoding="utf-8", errors="replace") as file:
                 text += file.read()
