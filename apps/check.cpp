@@ -42,15 +42,26 @@ void print(const CheckOptions& options, const Job& job, const Summary& summary, 
     console.line("everything is in order; nothing was run");
 }
 
+/// What a rank may take on the machine that the options describe, or else on this one.
+FreeMemory described_memory(const CheckOptions& options) {
+    const std::int64_t ranks_on_node = ceil_div(options.ranks, options.nodes);
+    if (options.host_memory == 0) {
+        return free_memory(ranks_on_node);
+    }
+    const std::int64_t bytes = narrow<std::int64_t>(options.host_memory) / ranks_on_node;
+    return {bytes, fmt::format("--host-memory, shared by {} ranks a node", ranks_on_node)};
+}
+
 }  // namespace
 
 void command_check(const CheckOptions& options) {
+    const FreeMemory free = described_memory(options);
     JobFile file = parse_job(read_text_file(options.config, 16 << 20), options.config, options.overrides);
     make_paths_absolute(file.job, std::filesystem::current_path().string());
     check_can_make_directories(file.job.output_dir);
     if (file.job.job_type == "training") {
         resolve_batch(file.job, options.ranks);
-        TrainingSetup setup(file.job, options.ranks, true);
+        TrainingSetup setup(file.job, options.ranks, true, free);
         setup.train().data->check_all();
         if (setup.eval()) {
             setup.eval()->data->check_all();
@@ -59,7 +70,7 @@ void command_check(const CheckOptions& options) {
         Summary summary = setup.summary();
         if (const std::string path = resume_path(setup.job(), warnings); !path.empty()) {
             const ShardedCheckpoint checkpoint(open_checkpoint(path));
-            checkpoint.check(setup.model().units);
+            checkpoint.check(setup.units());
             std::ranges::for_each(checkpoint.info().files, [&](const FileRecord& record) {
                 verify_checkpoint_file(checkpoint.info(), record);
             });
@@ -67,7 +78,7 @@ void command_check(const CheckOptions& options) {
         }
         print(options, setup.job(), summary, setup.plan(), file.unused, warnings);
     } else {
-        LogProbSetup setup(file.job, options.ranks, true);
+        LogProbSetup setup(file.job, options.ranks, true, free);
         setup.data().check_all();
         print(options, setup.job(), setup.summary(), setup.plan(), file.unused, setup.warnings());
     }

@@ -2,6 +2,8 @@
 // object instead of words.
 #pragma once
 
+#include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -11,10 +13,25 @@ struct CheckOptions {
     std::string config;
     std::vector<std::string> overrides;
     long long ranks = 1;
+    long long nodes = 1;
+    std::uint64_t host_memory = 0;  // bytes of a node; 0: those of this machine
     bool json = false;
 };
 /// Validates job, model and data (every token) and prints the resolved job and the memory plan; runs nothing.
 void command_check(const CheckOptions& options);
+
+struct EstimateOptions {
+    std::string model;  // directory; empty: that of the job, or the two numbers below instead of a model
+    std::optional<long long> parameters;
+    std::optional<long long> largest_layer;
+    long long gpus_per_node = 0;
+    long long nodes = 0;
+    std::string config;  // job whose settings are planned with; empty: the defaults
+    bool json = false;
+};
+/// DeepSpeed's memory tables, and of a model our own plan of a rank's memory at every stage; needs no weights or data,
+/// and runs nothing.
+void command_estimate(const EstimateOptions& options);
 
 struct InspectOptions {
     std::string path;

@@ -10,6 +10,11 @@
 
 namespace tessera {
 
+bool makes_exports(const Job& job) {
+    return job.checkpoint.export_hf && (job.zero_optimization.stage != 3 ||
+                                        job.zero_optimization.stage3_gather_16bit_weights_on_model_save);
+}
+
 DType export_dtype(const std::string& name) {
     return name == "bf16" ? DType::bf16 : name == "fp16" ? DType::f16 : DType::f32;
 }

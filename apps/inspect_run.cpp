@@ -4,6 +4,7 @@
 #include <optional>
 
 #include "apps/console.h"
+#include "apps/export.h"
 #include "apps/inspect.h"
 #include "core/job.h"
 #include "io/checkpoint_directory.h"
@@ -91,7 +92,7 @@ void add_training_end(Report& report, const std::string& path, const Job& job,
         text = fmt::format("{} steps are saved, {} of {} epochs are recorded", with_separators(saved),
                            number_text(epoch), job.training.num_epochs);
     }
-    const bool exported = !job.checkpoint.export_hf || fs::exists(path + "/hf");
+    const bool exported = !makes_exports(job) || fs::exists(path + "/hf");
     if (steps_done && !exported) {
         text += ", but the model is not exported yet";
     }

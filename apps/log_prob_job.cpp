@@ -3,12 +3,14 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstring>
 #include <filesystem>
 
 #include "apps/console.h"
 #include "apps/cores.h"
+#include "apps/hang_watch.h"
 #include "apps/log_prob_setup.h"
 #include "apps/run_directory.h"
 #include "core/transformer.h"
@@ -51,25 +53,39 @@ class BatchResult {
 
 class LogProbRun {
   public:
-    LogProbRun(const Communicator& communicator, LogProbSetup& setup, Console& console);
-    void load() { states_.load(initial_parameters(setup_.job(), setup_.model())); }
-    void run(const std::string& path, const LogProbAttributes& attributes);
+    LogProbRun(const Communicator& communicator, LogProbSetup& setup, Console& console, const StopSignals& signals,
+               Progress& progress);
+    LogProbRun(const LogProbRun&) = delete;
+    LogProbRun& operator=(const LogProbRun&) = delete;
+    ~LogProbRun() { queue_.close(); }
+    void load() {
+        const Progress::Pause pause(progress_);
+        states_.load(initial_parameters(setup_.job(), setup_.model()));
+    }
+    [[nodiscard]] ExitCode run(const std::string& path, const LogProbAttributes& attributes);
 
   private:
     [[nodiscard]] std::int64_t values_of(std::int64_t batch) const;
     [[nodiscard]] std::vector<std::int64_t> pending(const std::vector<bool>& done) const;
-    [[nodiscard]] BatchResult compute(std::int64_t batch);
+    /// This rank's tokens of a round; nothing where a signal to any rank ends the run before it (stopped_by_).
+    [[nodiscard]] std::optional<MicroBatch> fetch(std::optional<std::int64_t> batch);
+    [[nodiscard]] BatchResult compute(std::int64_t batch, const MicroBatch& tokens);
     void write(std::int64_t batch, BatchResult result);
     void report(std::int64_t batches_left);
-    void finish();
+    [[nodiscard]] ExitCode stop(const std::string& path);
 
     const Communicator& communicator_;
     LogProbSetup& setup_;
     Console& console_;
+    const StopSignals& signals_;
+    Progress& progress_;
     bool entropy_;
     PlannedMemory memory_;
+    CommunicationQueue queue_;
     ModelStates states_;
+    std::unique_ptr<ParameterSource> parameters_;
     Transformer transformer_;
+    std::string stopped_by_;
 
     // Rank 0 only.
     std::unique_ptr<LogProbWriter> writer_;
@@ -84,13 +100,20 @@ class LogProbRun {
     double last_report_ = 0;
 };
 
-LogProbRun::LogProbRun(const Communicator& communicator, LogProbSetup& setup, Console& console)
+LogProbRun::LogProbRun(const Communicator& communicator, LogProbSetup& setup, Console& console,
+                       const StopSignals& signals, Progress& progress)
     : communicator_(communicator),
       setup_(setup),
       console_(console),
+      signals_(signals),
+      progress_(progress),
       entropy_(setup.job().log_prob.entropy),
       memory_(total_bytes(setup.plan()) + kMemoryAlignment),
-      states_(setup.model().units, setup.partition(), setup.states_options(), memory_.carver()),
+      queue_(communicator, progress_, setup.job().zero_optimization.overlap_comm && communicator.size() > 1,
+             kCheckExchanges),
+      states_(setup.model().units, setup.partition(), setup.states_options(communicator.rank()), memory_.carver()),
+      parameters_(make_parameter_source(states_, queue_, setup.gather_plans(),
+                                        *setup.job().zero_optimization.allgather_bucket_size, memory_.carver())),
       transformer_(setup.model().config(), setup.model().units, setup.ops(), setup.limits(),
                    bind_workspace(memory_, setup.model(), setup.limits())) {}
 
@@ -117,13 +140,34 @@ std::vector<std::int64_t> LogProbRun::pending(const std::vector<bool>& done) con
     return batches;
 }
 
-BatchResult LogProbRun::compute(std::int64_t batch) {
+std::optional<MicroBatch> LogProbRun::fetch(std::optional<std::int64_t> batch) {
+    MicroBatch tokens;
+    std::exception_ptr error;
+    try {
+        if (batch) {
+            tokens = setup_.scoring().fetch(*batch, setup_.data());
+        }
+    } catch (...) {
+        error = std::current_exception();
+    }
+    std::array<std::int64_t, 2> sums{error ? 1 : 0, signals_.received()};
+    communicator_.all_reduce_sum(sums);
+    if (sums[0] > 0) {
+        communicator_.agree(error);
+    }
+    if (sums[1] > 0) {
+        stopped_by_ = StopSignals::name_of(sums[1]);
+        return std::nullopt;
+    }
+    return tokens;
+}
+
+BatchResult LogProbRun::compute(std::int64_t batch, const MicroBatch& tokens) {
     const LogProbPlan& plan = setup_.scoring();
-    const MicroBatch tokens = plan.fetch(batch, setup_.data());
     BatchResult result(plan.end_piece(batch) - plan.first_piece(batch), tokens.target_count(), entropy_);
     std::vector<double> log_probs(tokens.target_rows.size());
     std::vector<double> entropies(entropy_ ? log_probs.size() : 0);
-    transformer_.score(tokens, setup_.job().log_prob.temperature, states_, log_probs, entropies);
+    transformer_.score(tokens, setup_.job().log_prob.temperature, *parameters_, log_probs, entropies);
     std::ranges::transform(log_probs, result.log_probs().begin(), [](double x) { return static_cast<float>(x); });
     if (entropy_) {
         std::ranges::transform(entropies, result.entropies().begin(), [](double x) { return static_cast<float>(x); });
@@ -188,7 +232,21 @@ void LogProbRun::report(std::int64_t batches_left) {
     }
 }
 
-void LogProbRun::run(const std::string& path, const LogProbAttributes& attributes) {
+ExitCode LogProbRun::stop(const std::string& path) {
+    communicator_.agree([&] {
+        if (writer_) {
+            writer_->flush();
+        }
+    });
+    console_.line(fmt::format("stopped by {} with {} of {} tokens scored; {}", stopped_by_, with_separators(tokens_done_),
+                              with_separators(tokens_to_do_),
+                              setup_.job().checkpoint.resume == "never"
+                                  ? std::string("checkpoint.resume = \"never\" starts anew when the job is run again")
+                                  : fmt::format("{}.partial keeps them: run the same job again to go on", path)));
+    return ExitCode::stopped_early;
+}
+
+ExitCode LogProbRun::run(const std::string& path, const LogProbAttributes& attributes) {
     const LogProbPlan& plan = setup_.scoring();
     std::string done_text;
     communicator_.agree([&] {
@@ -228,12 +286,18 @@ void LogProbRun::run(const std::string& path, const LogProbAttributes& attribute
     const auto ranks = static_cast<std::size_t>(communicator_.size());
     for (std::size_t round = 0; round < batches.size(); round += ranks) {
         const std::size_t own = round + static_cast<std::size_t>(communicator_.rank());
+        progress_.mark();
+        const std::optional<MicroBatch> tokens =
+            fetch(own < batches.size() ? std::optional(batches[own]) : std::nullopt);
+        if (!tokens) {
+            return stop(path);
+        }
         BatchResult result(0, 0, false);
-        communicator_.agree([&] {
-            if (own < batches.size()) {
-                result = compute(batches[own]);
-            }
-        });
+        if (own < batches.size()) {
+            result = compute(batches[own], *tokens);
+        } else {
+            parameters_->idle();
+        }
         const std::vector<std::string> results = communicator_.gather(result.bytes());
         communicator_.agree([&] {
             for (std::size_t r = 0; r < results.size() && round + r < batches.size(); ++r) {
@@ -253,6 +317,8 @@ void LogProbRun::run(const std::string& path, const LogProbAttributes& attribute
             writer_->finish();
         }
     });
+    console_.line(fmt::format("wrote {}", path));
+    return ExitCode::ok;
 }
 
 /// Whether an earlier run of this very job wrote the file. What is there and is no log-prob file is not replaced.
@@ -268,12 +334,13 @@ bool is_finished(const std::string& path, const LogProbAttributes& attributes, c
 
 }  // namespace
 
-ExitCode run_log_prob(const Communicator& communicator, const JobFile& file) {
+ExitCode run_log_prob(const Communicator& communicator, const JobFile& file, const StopSignals& signals) {
     Console console(communicator.rank() == 0);
     const Cores cores = take_cores(communicator.local());
+    const FreeMemory free = least_free_memory(communicator);
     std::unique_ptr<LogProbSetup> setup;
     communicator.agree([&] {
-        setup = std::make_unique<LogProbSetup>(file.job, communicator.size(), communicator.rank() == 0);
+        setup = std::make_unique<LogProbSetup>(file.job, communicator.size(), communicator.rank() == 0, free);
     });
     for (const std::string& warning : setup->warnings()) {
         console.warn(warning);
@@ -312,14 +379,14 @@ ExitCode run_log_prob(const Communicator& communicator, const JobFile& file) {
                                  path));
         return ExitCode::ok;
     }
+    Progress progress;
+    const HangWatch watch(communicator, job.output_dir, static_cast<double>(job.limits.hang_seconds), progress);
     std::unique_ptr<LogProbRun> run;
     communicator.agree([&] {
-        run = std::make_unique<LogProbRun>(communicator, *setup, console);
+        run = std::make_unique<LogProbRun>(communicator, *setup, console, signals, progress);
         run->load();
     });
-    run->run(path, attributes);
-    console.line(fmt::format("wrote {}", path));
-    return ExitCode::ok;
+    return run->run(path, attributes);
 }
 
 }  // namespace tessera

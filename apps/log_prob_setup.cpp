@@ -5,13 +5,12 @@
 #include "apps/console.h"
 
 namespace tessera {
-LogProbSetup::LogProbSetup(Job job, std::int64_t ranks, bool first)
+
+LogProbSetup::LogProbSetup(Job job, std::int64_t ranks, bool first, const FreeMemory& free)
     : job_(resolve_device(std::move(job))), model_(open_model(job_, first)) {
     data_ = std::make_unique<TokenData>(
         TokenData::open(job_.log_prob.data, job_.data.format, model_.config().vocab_size));
     scoring_.emplace(job_.log_prob, model_.config().max_position_embeddings, *data_);
-    // Parameters are whole on every rank; the partition only says where each unit lies.
-    partition_.emplace(unit_sizes(model_.units), ranks, count_parameters(model_.units));
     limits_.tokens = std::max<std::int64_t>(scoring_->max_tokens(), 1);
     limits_.longest_segment = std::max<std::int64_t>(scoring_->longest_piece(), 1);
     limits_.positions = limits_.longest_segment;
@@ -19,13 +18,38 @@ LogProbSetup::LogProbSetup(Job job, std::int64_t ranks, bool first)
     limits_.logits_rows = logits_tile_rows(model_.config(), limits_.tokens, job_.model.logits_optimization == "none",
                                            static_cast<std::int64_t>(gib * (1 << 30)));
     limits_.training = false;
-    plan_ = ModelStates::plan(model_.units, *partition_, states_options());
-    const MemoryPlan activations = plan_activations(model_.config(), *model_.ops, limits_);
-    plan_.insert(plan_.end(), activations.begin(), activations.end());
+    resolve_memory(ranks, free);
 }
 
-ModelStates::Options LogProbSetup::states_options() const {
-    return {.storage = model_.ops->storage(), .stage = 0, .rank = 0, .training = false};
+void LogProbSetup::resolve_memory(std::int64_t ranks, const FreeMemory& free) {
+    // Only stage 3 differs from the others; "auto" is 1 if that fits.
+    const bool open = !job_.zero_optimization.stage;
+    for (const ZeroStage stage : open ? std::vector<ZeroStage>{1, 3} : std::vector{*job_.zero_optimization.stage}) {
+        job_.zero_optimization.stage = stage;
+        model_.units = units_of(job_, model_.config(), ranks);
+        resolve_buckets(job_, model_.units);
+        partition_.emplace(model_.units, ranks, *job_.zero_optimization.reduce_bucket_size);
+        gather_plans_ = plan_gathers(job_, model_, *partition_, false);
+        plan_ = ModelStates::plan(model_.units, *partition_, states_options(0));
+        const auto add = [&](const MemoryPlan& more) { plan_.insert(plan_.end(), more.begin(), more.end()); };
+        if (gather_plans_) {
+            add(GatheredParameters::plan(model_.ops->storage(), *gather_plans_));
+        }
+        add(plan_activations(model_.config(), *model_.ops, limits_));
+        if (checked_add(total_bytes(plan_), kOutsideOfPlan, "bytes of a plan") <= free.bytes) {
+            memory_ = fmt::format("{} bytes for a rank ({})", with_separators(free.bytes), free.source);
+            return;
+        }
+    }
+    fail(ExitCode::internal,
+         "the job does not fit into memory: a rank may take {} bytes ({}) and needs {}; take {}a smaller max_token_len, or "
+         "more memory",
+         with_separators(free.bytes), free.source, with_separators(total_bytes(plan_) + kOutsideOfPlan),
+         job_.zero_optimization.stage == 3 ? "more ranks, " : "zero_optimization.stage = 3 with more ranks, ");
+}
+
+ModelStates::Options LogProbSetup::states_options(std::int64_t rank) const {
+    return {.storage = model_.ops->storage(), .stage = *job_.zero_optimization.stage, .rank = rank, .training = false};
 }
 
 std::vector<std::pair<std::string, std::string>> LogProbSetup::summary() const {
@@ -41,7 +65,8 @@ std::vector<std::pair<std::string, std::string>> LogProbSetup::summary() const {
                                           job_.log_prob.stride > 0 ? job_.log_prob.stride : job_.log_prob.window)
                             : std::string("documents whole")},
             {"micro-batches", fmt::format("{} of at most {} tokens", with_separators(scoring_->batches()),
-                                          with_separators(scoring_->max_tokens()))}};
+                                          with_separators(scoring_->max_tokens()))},
+            {"free memory", memory_}};
 }
 
 }  // namespace tessera

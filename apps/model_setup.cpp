@@ -3,9 +3,22 @@
 #include <algorithm>
 
 #include "core/random.h"
+#include "core/transformer.h"
 #include "kernels/cpu/cpu_ops.h"
 
 namespace tessera {
+
+std::vector<Unit> units_of(Job& job, const ModelConfig& config, std::int64_t ranks) {
+    Job::Zero& zero = job.zero_optimization;
+    if (zero.stage != 3) {
+        return make_units(config);
+    }
+    if (!zero.stage3_param_persistence_threshold) {
+        zero.stage3_param_persistence_threshold = 10 * config.hidden_size;
+    }
+    return make_units(config, {.largest = *zero.stage3_param_persistence_threshold,
+                               .multiple = checked_mul(ranks, kParameterAlignment, "elements of a bucket")});
+}
 
 ModelSetup open_model(const Job& job, bool check_weights) {
     ModelSetup setup{.model = HfModel::open(job.model_name), .units = {}, .ops = nullptr, .warnings = {}};
@@ -64,10 +77,40 @@ Job resolve_device(Job job) {
     return job;
 }
 
-std::vector<std::int64_t> unit_sizes(const std::vector<Unit>& units) {
-    std::vector<std::int64_t> sizes;
-    std::ranges::transform(units, std::back_inserter(sizes), [](const Unit& unit) { return unit.elements; });
-    return sizes;
+std::optional<GatheredParameters::Plans> plan_gathers(const Job& job, const ModelSetup& setup,
+                                                      const Partition& partition, bool training) {
+    const Job::Zero& zero = job.zero_optimization;
+    if (zero.stage != 3) {
+        return std::nullopt;
+    }
+    const GatherLimits limits{.prefetch = zero.stage3_prefetch_bucket_size,
+                              .live = zero.stage3_max_live_parameters,
+                              .reuse_distance = zero.stage3_max_reuse_distance.value_or(0)};
+    const auto plan = [&](Pass last) {
+        return GatherPlan(Transformer::uses(setup.config(), last).parameters, partition, limits);
+    };
+    GatherPlan forward = plan(Pass::forward);
+    return GatheredParameters::Plans{forward, training ? plan(Pass::backward) : forward};
+}
+
+std::unique_ptr<ParameterSource> make_parameter_source(const ModelStates& states, CommunicationQueue& queue,
+                                                       const std::optional<GatheredParameters::Plans>& plans,
+                                                       std::int64_t call_elements, Carver& carver) {
+    if (!plans) {
+        return std::make_unique<ResidentParameters>(states);
+    }
+    return std::make_unique<GatheredParameters>(states, queue, *plans, call_elements, carver);
+}
+
+void resolve_buckets(Job& job, const std::vector<Unit>& units) {
+    Job::Zero& zero = job.zero_optimization;
+    if (!zero.reduce_bucket_size) {
+        const auto largest = std::ranges::max(units, {}, &Unit::elements).elements;
+        zero.reduce_bucket_size = std::min<std::int64_t>(largest, 50'000'000);
+    }
+    if (!zero.allgather_bucket_size) {
+        zero.allgather_bucket_size = zero.reduce_bucket_size;
+    }
 }
 
 Carver& bind_workspace(PlannedMemory& memory, const ModelSetup& setup, const TransformerLimits& limits) {

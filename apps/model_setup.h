@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 
 #include "core/activations.h"
 #include "core/job.h"
@@ -9,6 +10,7 @@
 #include "core/parameters.h"
 #include "io/hf_model.h"
 #include "kernels/ops.h"
+#include "zero/gathered_parameters.h"
 #include "zero/model_states.h"
 
 namespace tessera {
@@ -26,17 +28,30 @@ struct ModelSetup {
 };
 
 /// Opens the model of a job whose device and bf16 are resolved. `check_weights`: also compares every tensor with what
-/// the model needs (one rank is enough).
+/// the model needs (one rank is enough). The units are those of stages 0 to 2; see units_of.
 [[nodiscard]] ModelSetup open_model(const Job& job, bool check_weights);
+
+/// The units of a model as the stage of the job lays them out for so many ranks; resolves what of stage 3 depends on the
+/// model.
+[[nodiscard]] std::vector<Unit> units_of(Job& job, const ModelConfig& config, std::int64_t ranks);
+
+/// What stage 3 gathers when; nothing at other stages. `training`: backward follows.
+[[nodiscard]] std::optional<GatheredParameters::Plans> plan_gathers(const Job& job, const ModelSetup& setup,
+                                                                    const Partition& partition, bool training);
+
+/// The parameters as a model sees them: whole, or gathered where there are `plans`.
+[[nodiscard]] std::unique_ptr<ParameterSource> make_parameter_source(
+    const ModelStates& states, CommunicationQueue& queue,
+    const std::optional<GatheredParameters::Plans>& plans, std::int64_t call_elements, Carver& carver);
+
+/// Buckets as the job says; "auto" becomes the largest unit, but at most 5e7 elements.
+void resolve_buckets(Job& job, const std::vector<Unit>& units);
 
 /// Where the first weights come from. The setup must outlive it.
 [[nodiscard]] ReadParameter initial_parameters(const Job& job, const ModelSetup& setup);
 
 /// The job with device, bf16 and export dtype resolved, which need neither model nor data and come before them.
 [[nodiscard]] Job resolve_device(Job job);
-
-/// Elements of each unit, as a Partition takes them.
-[[nodiscard]] std::vector<std::int64_t> unit_sizes(const std::vector<Unit>& units);
 
 /// One block of memory, carved by a first pass of `build` that only counts and a second one that takes.
 class PlannedMemory {
@@ -53,5 +68,8 @@ class PlannedMemory {
 Carver& bind_workspace(PlannedMemory& memory, const ModelSetup& setup, const TransformerLimits& limits);
 
 [[nodiscard]] std::int64_t total_bytes(const MemoryPlan& plan);
+
+/// What a rank takes besides its plan: libraries, thread stacks, token lists, MPI's and oneDNN's buffers. Bytes, generous.
+inline constexpr std::int64_t kOutsideOfPlan = 96 << 20;
 
 }  // namespace tessera

@@ -5,6 +5,7 @@
 #include "apps/commands.h"
 #include "apps/launch.h"
 #include "apps/log_prob_job.h"
+#include "apps/stop_signals.h"
 #include "apps/training_job.h"
 
 namespace {
@@ -15,6 +16,7 @@ struct Arguments {
     std::string config;
     std::vector<std::string> overrides;
     CheckOptions check;
+    EstimateOptions estimate;
     InspectOptions inspect;
     CompareOptions compare;
     ExportOptions export_model;
@@ -30,7 +32,26 @@ void add_check(CLI::App& app, Arguments& arguments) {
         ->expected(1)
         ->take_all();
     command->add_option("--ranks", arguments.check.ranks, "Number of ranks to plan for")->check(CLI::Range(1, 1 << 20));
+    command->add_option("--nodes", arguments.check.nodes, "Number of nodes that the ranks are spread over")
+        ->check(CLI::Range(1, 1 << 20));
+    command->add_option("--host-memory", arguments.check.host_memory, "Memory of a node, as 64GiB; else that of this one")
+        ->transform(CLI::AsSizeValue(false));
     command->add_flag("--json", arguments.check.json, "One JSON object");
+}
+
+void add_estimate(CLI::App& app, Arguments& arguments) {
+    EstimateOptions& estimate = arguments.estimate;
+    CLI::App* command =
+        app.add_subcommand("estimate", "Memory of every ZeRO stage: DeepSpeed's tables and our exact plan");
+    command->add_option("--model", estimate.model, "Model directory; its config.json is enough");
+    command->add_option("--params", estimate.parameters, "Number of parameters, in place of a model");
+    command->add_option("--largest-layer", estimate.largest_layer, "Parameters of the largest layer, with --params");
+    command->add_option("--gpus-per-node", estimate.gpus_per_node, "Ranks of a node")
+        ->required()
+        ->check(CLI::Range(1, 1 << 20));
+    command->add_option("--nodes", estimate.nodes, "Nodes")->required()->check(CLI::Range(1, 1 << 20));
+    command->add_option("--config", estimate.config, "Job file: its model and settings, and the activations of a rank");
+    command->add_flag("--json", estimate.json, "One JSON object");
 }
 
 void add_inspect(CLI::App& app, Arguments& arguments) {
@@ -68,6 +89,8 @@ void add_keys(CLI::App& app, Arguments& arguments) {
 ExitCode run_command(CLI::App& app, const Arguments& arguments) {
     if (app.got_subcommand("check")) {
         command_check(arguments.check);
+    } else if (app.got_subcommand("estimate")) {
+        command_estimate(arguments.estimate);
     } else if (app.got_subcommand("inspect")) {
         command_inspect(arguments.inspect);
     } else if (app.got_subcommand("compare")) {
@@ -88,9 +111,11 @@ ExitCode run_command(CLI::App& app, const Arguments& arguments) {
 }
 
 int run_job(const Arguments& arguments) {
+    const StopSignals signals;  // before MPI starts, which takes a while: a signal must not be lost then either
     return launch([&](const Communicator& communicator) {
         const JobFile file = agree_on_job(communicator, arguments.config, arguments.overrides);
-        return file.job.job_type == "training" ? run_training(communicator, file) : run_log_prob(communicator, file);
+        return file.job.job_type == "training" ? run_training(communicator, file, signals)
+                                               : run_log_prob(communicator, file, signals);
     });
 }
 
@@ -102,6 +127,7 @@ int run(int argc, char** argv) {
     app.add_option("--config", arguments.config, "Job file to run");
     app.add_option("--set", arguments.overrides, "Override one key: key=value (repeatable)")->expected(1)->take_all();
     add_check(app, arguments);
+    add_estimate(app, arguments);
     add_inspect(app, arguments);
     add_compare(app, arguments);
     add_export(app, arguments);

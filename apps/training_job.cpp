@@ -10,7 +10,9 @@
 #include "apps/console.h"
 #include "apps/cores.h"
 #include "apps/export.h"
+#include "apps/hang_watch.h"
 #include "apps/run_directory.h"
+#include "apps/step_phases.h"
 #include "apps/training_setup.h"
 #include "core/schedule.h"
 #include "core/transformer.h"
@@ -22,7 +24,11 @@ namespace {
 /// Everything a run keeps in memory, built once; one member function for each thing that happens in a step.
 class TrainingRun {
   public:
-    TrainingRun(const Communicator& communicator, TrainingSetup& setup, RunDirectory& directory, Console& console);
+    TrainingRun(const Communicator& communicator, TrainingSetup& setup, RunDirectory& directory, Console& console,
+                const StopSignals& signals, Progress& life);
+    TrainingRun(const TrainingRun&) = delete;
+    TrainingRun& operator=(const TrainingRun&) = delete;
+    ~TrainingRun() { queue_.close(); }
 
     /// Weights, moments and progress: from the checkpoint, or the first weights where there is none.
     void load(ShardedCheckpoint* checkpoint);
@@ -37,6 +43,8 @@ class TrainingRun {
         std::int64_t tokens = 0;
         bool skipped = false;
         double seconds = 0;
+        StepPhases phases;
+        ExchangeTotals exchanged;
     };
     struct EvalResult {
         double loss = 0;
@@ -45,14 +53,17 @@ class TrainingRun {
 
     [[nodiscard]] bool finished() const { return progress_.step >= last_step_; }
     [[nodiscard]] std::vector<MicroBatch> fetch();
-    [[nodiscard]] StepResult step();
+    /// Nothing, and nothing done, where a signal to any rank ends the run before the step (stopped_by_).
+    [[nodiscard]] std::optional<StepResult> step();
     void refuse_more_skipping(double loss, double norm);
     [[nodiscard]] std::string where_to_go_on() const;
     [[nodiscard]] EvalResult evaluate();
     void record(const StepResult& result, const std::optional<EvalResult>& eval);
     void print(const StepResult& result, const std::optional<EvalResult>& eval, bool logged);
+    void report_traffic();
     void save_if_due();
     void save();
+    [[nodiscard]] ExitCode stop();
     void export_model(const std::string& name);
     [[nodiscard]] bool export_is_owed() const;
     [[nodiscard]] CheckpointDescription description() const;
@@ -62,8 +73,13 @@ class TrainingRun {
     const Job& job_;
     RunDirectory& directory_;
     Console& console_;
+    const StopSignals& signals_;
+    Progress& life_;  // for the watch over hangs
     PlannedMemory memory_;
+    CommunicationQueue queue_;
     ModelStates states_;
+    Gradients gradients_;
+    std::unique_ptr<ParameterSource> parameters_;
     ShardedOptimizer optimizer_;
     Transformer transformer_;
     Schedule schedule_;
@@ -72,8 +88,10 @@ class TrainingRun {
     std::int64_t first_update_ = 0;
     std::int64_t last_step_ = 0;
     std::int64_t saved_step_ = -1;
+    std::string stopped_by_;
     std::int64_t tokens_since_line_ = 0;  // of the console
     double seconds_since_line_ = 0;
+    bool exports_;
     std::optional<MetricsFile> metrics_;  // rank 0
     Stopwatch since_start_;
     Stopwatch since_save_;
@@ -105,20 +123,30 @@ std::vector<std::string> different_keys(const std::string& before, const std::st
 std::string shown(double value) { return std::isnan(value) ? "nan" : fmt::format("{}", value); }
 
 TrainingRun::TrainingRun(const Communicator& communicator, TrainingSetup& setup, RunDirectory& directory,
-                         Console& console)
+                         Console& console, const StopSignals& signals, Progress& life)
     : communicator_(communicator),
       setup_(setup),
       job_(setup.job()),
       directory_(directory),
       console_(console),
+      signals_(signals),
+      life_(life),
       memory_(total_bytes(setup.plan()) + kMemoryAlignment),
-      states_(setup.model().units, setup.partition(), setup.states_options(communicator.rank()), memory_.carver()),
-      optimizer_(states_, setup.ops(), communicator, setup.optimizer_options(), memory_.carver()),
-      transformer_(setup.model().config(), setup.model().units, setup.ops(), setup.limits(),
+      queue_(communicator, life_, job_.zero_optimization.overlap_comm && communicator.size() > 1,
+             kCheckExchanges),
+      states_(setup.units(), setup.partition(), setup.states_options(communicator.rank()), memory_.carver()),
+      gradients_(setup.partition(), setup.gradient_uses(), *job_.zero_optimization.stage, setup.ops(), queue_,
+                 memory_.carver()),
+      parameters_(make_parameter_source(states_, queue_, setup.gather_plans(),
+                                        *job_.zero_optimization.allgather_bucket_size, memory_.carver())),
+      optimizer_(states_, gradients_, setup.ops(), queue_, setup.optimizer_options()),
+      transformer_(setup.model().config(), setup.units(), setup.ops(), setup.limits(),
                    bind_workspace(memory_, setup.model(), setup.limits())),
-      schedule_(job_.training.lr_scheduler, job_.training.optimizer.lr, setup.horizon()) {}
+      schedule_(job_.training.lr_scheduler, job_.training.optimizer.lr, setup.horizon()),
+      exports_(makes_exports(job_)) {}
 
 void TrainingRun::load(ShardedCheckpoint* checkpoint) {
+    const Progress::Pause pause(life_);
     communicator_.agree([&] {
         if (checkpoint != nullptr) {
             checkpoint->load(states_);
@@ -152,8 +180,10 @@ std::vector<MicroBatch> TrainingRun::fetch() {
     return batches;
 }
 
-TrainingRun::StepResult TrainingRun::step() {
+std::optional<TrainingRun::StepResult> TrainingRun::step() {
     const Stopwatch watch;
+    life_.set_step(progress_.step + 1);
+    const Traffic before = queue_.traffic();
     std::vector<MicroBatch> batches;
     std::exception_ptr error;
     try {
@@ -162,7 +192,8 @@ TrainingRun::StepResult TrainingRun::step() {
         error = std::current_exception();
     }
     StepResult result;
-    std::array<std::int64_t, 3> sums{0, 0, error ? 1 : 0};
+    result.phases.data = watch.seconds();
+    std::array<std::int64_t, 4> sums{0, 0, error ? 1 : 0, signals_.received()};
     for (const MicroBatch& batch : batches) {
         sums[0] += batch.target_count();
         sums[1] += batch.token_count();
@@ -172,20 +203,30 @@ TrainingRun::StepResult TrainingRun::step() {
     if (sums[2] > 0) {
         communicator_.agree(error);
     }
+    if (sums[3] > 0) {
+        stopped_by_ = StopSignals::name_of(sums[3]);
+        return std::nullopt;
+    }
     result.targets = sums[0];
     result.tokens = sums[1];
     const double scale = result.targets > 0 ? 1 / static_cast<double>(result.targets) : 0;
 
-    states_.zero_gradients();
+    gradients_.start(narrow<std::int64_t>(batches.size()));
     double sum = 0;
     for (const MicroBatch& batch : batches) {
-        sum += transformer_.forward_backward(batch, scale, states_, states_);
+        const Stopwatch both;
+        sum += transformer_.forward_backward(batch, scale, *parameters_, gradients_);
+        const double backward = gradients_.seconds_since_first_begin();
+        result.phases.forward += both.seconds() - backward;
+        result.phases.backward += backward;
     }
+    gradients_.finish();
     result.loss = communicator_.ordered_sum(sum) * scale;
-    result.norm = optimizer_.reduce();
+    result.norm = optimizer_.norm();
     result.lr = schedule_.rate(progress_.updates + 1);
     result.skipped = !std::isfinite(result.loss) || !std::isfinite(result.norm);
 
+    const Stopwatch optimizer_watch;
     progress_.step += 1;
     progress_.rows += setup_.batch().batch();
     progress_.tokens += result.tokens;
@@ -196,6 +237,12 @@ TrainingRun::StepResult TrainingRun::step() {
         progress_.skipped_in_a_row = 0;
         optimizer_.step(result.lr, result.norm, progress_.updates);
     }
+    result.phases.optimizer = optimizer_watch.seconds();
+    const Traffic after = queue_.traffic();
+    const auto waited = [&](Exchange purpose) { return after[purpose].waited - before[purpose].waited; };
+    result.phases.gather = waited(Exchange::gather_parameters);
+    result.phases.reduce = waited(Exchange::reduce_gradients);
+    result.exchanged = after.all() - before.all();
     result.seconds = watch.seconds();
     return result;
 }
@@ -232,18 +279,25 @@ TrainingRun::EvalResult TrainingRun::evaluate() {
     const std::int64_t rows = set.rows->count();
     double sum = 0;
     std::int64_t targets = 0;
-    communicator_.agree([&] {
-        const std::int64_t batches = ceil_div(rows, micro);
-        for (std::int64_t b = communicator_.rank(); b < batches; b += communicator_.size()) {
-            MicroBatch batch;
+    const std::int64_t batches = ceil_div(rows, micro);
+    // In rounds of one micro-batch a rank.
+    for (std::int64_t round = 0; round < batches; round += communicator_.size()) {
+        const std::int64_t b = round + communicator_.rank();
+        life_.mark();
+        MicroBatch batch;
+        communicator_.agree([&] {
             for (std::int64_t row = b * micro; row < std::min(rows, (b + 1) * micro); ++row) {
                 set.rows->append(row, batch);
             }
+        });
+        if (b < batches) {
             targets += batch.target_count();
-            sum += transformer_.loss(batch, states_);
-            console_.progress(fmt::format("evaluating: {} of {} micro-batches", b + 1, batches));
+            sum += transformer_.loss(batch, *parameters_);
+        } else {
+            parameters_->idle();
         }
-    });
+        console_.progress(fmt::format("evaluating: {} of {} micro-batches", round + 1, batches));
+    }
     communicator_.all_reduce_sum({&targets, 1});
     sum = communicator_.ordered_sum(sum);
     return {targets > 0 ? sum / static_cast<double>(targets) : 0, targets};
@@ -268,6 +322,16 @@ void TrainingRun::record(const StepResult& result, const std::optional<EvalResul
     record.add("tokens_per_second", static_cast<double>(result.tokens) / result.seconds);
     record.add("step_seconds", result.seconds);
     record.add("memory", resident_bytes());
+    if (communicator_.size() > 1) {
+        record.add("exchanged_bytes", result.exchanged.bytes);
+        record.add("exchange_seconds", result.exchanged.seconds);
+        record.add("exchange_waited_seconds", result.exchanged.waited);
+    }
+    if (job_.wall_clock_breakdown) {
+        for (const auto& [name, seconds] : result.phases.named()) {
+            record.add(fmt::format("{}_seconds", name), seconds);
+        }
+    }
     metrics_->append(record);
 }
 
@@ -280,6 +344,9 @@ void TrainingRun::print(const StepResult& result, const std::optional<EvalResult
         fmt::formatted_size("{}", last_step_), last_step_, result.loss, result.lr, result.norm,
         static_cast<double>(tokens_since_line_) / seconds_since_line_,
         in_time(per_step * static_cast<double>(last_step_ - progress_.step)));
+    if (logged && job_.wall_clock_breakdown) {
+        console_.line(fmt::format("  {}", result.phases.in_words()));
+    }
     if (logged) {
         tokens_since_line_ = 0;
         seconds_since_line_ = 0;
@@ -293,11 +360,29 @@ void TrainingRun::print(const StepResult& result, const std::optional<EvalResult
     }
 }
 
+void TrainingRun::report_traffic() {
+    if (communicator_.size() == 1) {
+        return;
+    }
+    const Traffic traffic = queue_.traffic();
+    std::vector<std::pair<std::string, std::string>> rows;
+    for (const Exchange exchange : kExchanges) {
+        const ExchangeTotals& total = traffic[exchange];
+        if (total.calls > 0) {
+            rows.emplace_back(name_of(exchange),
+                              fmt::format("{} calls, {} bytes sent, {:.2f} s, waited {:.2f} s", with_separators(total.calls),
+                                          with_separators(total.bytes), total.seconds, total.waited));
+        }
+    }
+    console_.table("exchanged by rank 0", rows);
+}
+
 CheckpointDescription TrainingRun::description() const {
     return {setup_.model().model.directory(), setup_.model().compute_dtype(), job_to_toml(job_)};
 }
 
 void TrainingRun::save() {
+    const Progress::Pause pause(life_);
     communicator_.agree([&] {
         if (metrics_) {
             metrics_->sync();
@@ -317,7 +402,7 @@ void TrainingRun::save() {
 void TrainingRun::save_if_due() {
     const Job::Checkpoint& checkpoint = job_.checkpoint;
     const auto due = [&](std::int64_t interval) { return interval > 0 && progress_.step % interval == 0; };
-    const bool exports = checkpoint.export_hf && due(checkpoint.export_interval);
+    const bool exports = exports_ && due(checkpoint.export_interval);
     // Only rank 0's clock counts.
     std::int64_t late = communicator_.rank() == 0 && checkpoint.save_minutes > 0 &&
                                 since_save_.seconds() >= 60 * checkpoint.save_minutes
@@ -336,7 +421,27 @@ void TrainingRun::save_if_due() {
     }
 }
 
+ExitCode TrainingRun::stop() {
+    const bool skipping = progress_.skipped_in_a_row > 0;
+    if (progress_.step > first_step_ && saved_step_ != progress_.step && !skipping) {
+        save();
+    }
+    const std::string after = fmt::format("stopped by {} after step {}{}", stopped_by_, progress_.step,
+                                          skipping ? ", which was skipped like those just before it" : "");
+    if (saved_step_ < 0) {
+        console_.line(after + "; nothing is saved yet: run the same job again to start anew");
+        return ExitCode::stopped_early;
+    }
+    console_.line(fmt::format("{}; {}: run {}", after,
+                              saved_step_ == progress_.step ? "the checkpoint is saved"
+                                                            : fmt::format("the checkpoint of step {} stays", saved_step_),
+                              job_.checkpoint.resume == "auto" ? "the same job again to go on"
+                                                               : "it with checkpoint.resume = \"auto\" to go on"));
+    return ExitCode::stopped_early;
+}
+
 void TrainingRun::export_model(const std::string& name) {
+    const Progress::Pause pause(life_);
     communicator_.agree([&] {
         if (communicator_.rank() == 0) {
             ShardedCheckpoint checkpoint(
@@ -376,7 +481,11 @@ ExitCode TrainingRun::run() {
     since_start_ = Stopwatch();
     since_save_ = Stopwatch();
     while (!finished()) {
-        const StepResult result = step();
+        const std::optional<StepResult> stepped = step();
+        if (!stepped) {
+            return stop();
+        }
+        const StepResult& result = *stepped;
         std::optional<EvalResult> eval;
         const std::int64_t interval = job_.training.eval_interval;
         if (setup_.eval() && (finished() || (interval > 0 && progress_.step % interval == 0))) {
@@ -401,7 +510,7 @@ ExitCode TrainingRun::run() {
         console_.warn(fmt::format("the last {} steps were skipped: the weights are those of before",
                                   progress_.skipped_in_a_row));
     }
-    if (job_.checkpoint.export_hf && (!nothing_to_do || export_is_owed())) {
+    if (exports_ && (!nothing_to_do || export_is_owed())) {
         export_model("hf");
     }
     if (nothing_to_do) {
@@ -410,18 +519,20 @@ ExitCode TrainingRun::run() {
                                   job_.output_dir, progress_.step));
     } else {
         console_.line(fmt::format("done: {} steps in {}", progress_.step - first_step_, in_time(since_start_.seconds())));
+        report_traffic();
     }
     return ExitCode::ok;
 }
 
 }  // namespace
 
-ExitCode run_training(const Communicator& communicator, const JobFile& file) {
+ExitCode run_training(const Communicator& communicator, const JobFile& file, const StopSignals& signals) {
     Console console(communicator.rank() == 0);
     const Cores cores = take_cores(communicator.local());
+    const FreeMemory free = least_free_memory(communicator);
     std::unique_ptr<TrainingSetup> setup;
     communicator.agree([&] {
-        setup = std::make_unique<TrainingSetup>(file.job, communicator.size(), communicator.rank() == 0);
+        setup = std::make_unique<TrainingSetup>(file.job, communicator.size(), communicator.rank() == 0, free);
     });
     for (const std::string& warning : setup->warnings()) {
         console.warn(warning);
@@ -447,12 +558,15 @@ ExitCode run_training(const Communicator& communicator, const JobFile& file) {
     }
     directory.write_resolved_job(setup->job());
 
+    Progress life;
+    const HangWatch watch(communicator, setup->job().output_dir,
+                          static_cast<double>(setup->job().limits.hang_seconds), life);
     std::unique_ptr<TrainingRun> run;
     communicator.agree([&] {
         if (checkpoint) {
-            checkpoint->check(setup->model().units);
+            checkpoint->check(setup->units());
         }
-        run = std::make_unique<TrainingRun>(communicator, *setup, directory, console);
+        run = std::make_unique<TrainingRun>(communicator, *setup, directory, console, signals, life);
     });
     run->load(checkpoint.get());
     return run->run();

@@ -1,21 +1,14 @@
 #include "apps/training_setup.h"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
 
 #include "apps/console.h"
 
 namespace tessera {
-namespace {
 
-/// The largest unit, but at most 5e7 elements: what DeepSpeed's users know as the default.
-std::int64_t default_bucket(const std::vector<Unit>& units) {
-    const auto sizes = unit_sizes(units);
-    return std::min<std::int64_t>(*std::ranges::max_element(sizes), 50'000'000);
-}
-
-}  // namespace
-
-TrainingSetup::TrainingSetup(Job job, std::int64_t ranks, bool first)
+TrainingSetup::TrainingSetup(Job job, std::int64_t ranks, bool first, const FreeMemory& free)
     : job_(resolve_device(std::move(job))), model_(open_model(job_, first)) {
     warnings_ = model_.warnings;
     resolve_data();
@@ -24,7 +17,7 @@ TrainingSetup::TrainingSetup(Job job, std::int64_t ranks, bool first)
     total_steps_ = job_.training.max_steps > 0
                        ? job_.training.max_steps
                        : steps_of_epochs(train_.rows->count(), job_.training.num_epochs, batch_.batch());
-    resolve_memory(ranks);
+    resolve_memory(free);
 }
 
 RowSet TrainingSetup::open_rows(const std::vector<std::string>& patterns) {
@@ -48,43 +41,62 @@ void TrainingSetup::resolve_data() {
     }
 }
 
-void TrainingSetup::resolve_memory(std::int64_t ranks) {
-    Job::Zero& zero = job_.zero_optimization;
-    if (!zero.reduce_bucket_size) {
-        zero.reduce_bucket_size = default_bucket(model_.units);
-    }
-    if (!zero.allgather_bucket_size) {
-        zero.allgather_bucket_size = zero.reduce_bucket_size;
-    }
-    partition_.emplace(unit_sizes(model_.units), ranks, *zero.reduce_bucket_size);
-
+TrainingSetup::Layout TrainingSetup::lay_out(Job job) const {
+    TrainingMemory memory = plan_training_memory(job, model_, batch_.ranks);
     std::int64_t tokens = train_.rows->max_tokens_per_row();
     std::int64_t longest = train_.rows->longest_segment();
     if (eval_) {
         tokens = std::max(tokens, eval_->rows->max_tokens_per_row());
         longest = std::max(longest, eval_->rows->longest_segment());
     }
-    limits_.tokens = checked_mul(tokens, batch_.micro, "tokens of a micro-batch");
-    limits_.longest_segment = longest;
-    limits_.positions = longest;
-    const double gib = job_.model.logits_optimization_peak_mem_size_in_gib;
-    limits_.logits_rows = logits_tile_rows(model_.config(), limits_.tokens, job_.model.logits_optimization == "none",
-                                           static_cast<std::int64_t>(gib * (1 << 30)));
-    limits_.training = true;
-    limits_.checkpointing = *job_.model.enable_gradient_checkpointing;
-
-    plan_ = ModelStates::plan(model_.units, *partition_, states_options(0));
-    for (const MemoryPlan& more :
-         {ShardedOptimizer::plan(*partition_), plan_activations(model_.config(), *model_.ops, limits_)}) {
-        plan_.insert(plan_.end(), more.begin(), more.end());
-    }
+    const TransformerLimits limits = training_limits(job, model_.config(), tokens, longest);
+    MemoryPlan plan = memory.model_states;
+    const auto add = [&](const MemoryPlan& more) { plan.insert(plan.end(), more.begin(), more.end()); };
+    add(memory.exchange);
+    add(plan_activations(model_.config(), *model_.ops, limits));
+    return {std::move(job), std::move(memory), limits, std::move(plan)};
 }
 
-ModelStates::Options TrainingSetup::states_options(std::int64_t rank) const {
-    return {.storage = model_.ops->storage(),
-            .stage = *job_.zero_optimization.stage,
-            .rank = rank,
-            .training = true};
+void TrainingSetup::resolve_memory(const FreeMemory& free) {
+    // Cheapest first: a higher stage costs some traffic, gradient checkpointing a third of all computation.
+    std::vector<std::string> rejected;
+    std::string cheapest_change;
+    for (const bool recompute : {false, true}) {
+        for (const ZeroStage stage : {0, 1, 2, 3}) {
+            Job job = job_;
+            const auto& wanted_stage = job_.zero_optimization.stage;
+            const auto& wanted_recompute = job_.model.enable_gradient_checkpointing;
+            // "auto" means one of 1, 2, 3.
+            const bool asked = (wanted_stage ? stage == *wanted_stage : stage > 0) &&
+                               (!wanted_recompute || recompute == *wanted_recompute);
+            if (stage == 0 && !asked) {
+                continue;
+            }
+            job.zero_optimization.stage = stage;
+            job.model.enable_gradient_checkpointing = recompute;
+            Layout layout = lay_out(std::move(job));
+            const std::int64_t bytes = checked_add(total_bytes(layout.plan), kOutsideOfPlan, "bytes of a plan");
+            const std::string name = fmt::format("stage {}{}", stage, recompute ? " with gradient checkpointing" : "");
+            if (bytes > free.bytes) {
+                if (asked) {
+                    rejected.push_back(fmt::format("{}: {} bytes too many", name, with_separators(bytes - free.bytes)));
+                }
+            } else if (asked) {
+                layout_.emplace(std::move(layout));
+                job_ = layout_->job;
+                memory_ = fmt::format("{} bytes for a rank ({}){}{}", with_separators(free.bytes), free.source,
+                                      rejected.empty() ? "" : "; not ", fmt::join(rejected, ", "));
+                return;
+            } else if (cheapest_change.empty()) {
+                cheapest_change = fmt::format("{} would fit with {} bytes", name, with_separators(bytes));
+            }
+        }
+    }
+    fail(ExitCode::internal,
+         "the job does not fit into memory: a rank may take {} bytes ({}); {}; {}", with_separators(free.bytes),
+         free.source, fmt::join(rejected, ", "),
+         cheapest_change.empty() ? "no stage helps: take more ranks, a smaller micro-batch or shorter rows"
+                                 : cheapest_change);
 }
 
 ShardedOptimizer::Options TrainingSetup::optimizer_options() const {
@@ -119,8 +131,9 @@ std::vector<std::pair<std::string, std::string>> TrainingSetup::summary() const 
                               static_cast<double>(total_steps_) * static_cast<double>(batch_.batch()) /
                                   static_cast<double>(train_.rows->count()))},
         {"zero", fmt::format("stage {}, buckets of {} elements", *job_.zero_optimization.stage,
-                             with_separators(partition_->bucket_elements()))},
-        {"checkpointing", limits_.checkpointing ? "every block is computed again in backward" : "off"},
+                             with_separators(layout_->memory.partition.bucket_elements()))},
+        {"checkpointing", limits().checkpointing ? "every block is computed again in backward" : "off"},
+        {"free memory", memory_},
     };
     if (eval_) {
         rows.insert(rows.begin() + 5,

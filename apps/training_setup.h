@@ -4,12 +4,12 @@
 #include <memory>
 #include <optional>
 
-#include "apps/model_setup.h"
+#include "apps/free_memory.h"
+#include "apps/training_memory.h"
 #include "core/activations.h"
 #include "io/row_order.h"
 #include "io/rows.h"
 #include "io/token_data.h"
-#include "zero/partition.h"
 #include "zero/sharded_optimizer.h"
 
 namespace tessera {
@@ -24,7 +24,9 @@ class TrainingSetup {
   public:
     /// Opens model and data and resolves every "auto" for `ranks` ranks. `first`: this rank also does the checks that
     /// one rank alone need do.
-    TrainingSetup(Job job, std::int64_t ranks, bool first);
+    /// Stage and gradient checkpointing become the cheapest that fit into `free`, where the job leaves them open; a job
+    /// that does not fit is refused with the numbers and the cheapest change that would: Error(internal).
+    TrainingSetup(Job job, std::int64_t ranks, bool first, const FreeMemory& free);
     TrainingSetup(const TrainingSetup&) = delete;
     TrainingSetup& operator=(const TrainingSetup&) = delete;
 
@@ -41,19 +43,33 @@ class TrainingSetup {
     [[nodiscard]] std::int64_t horizon() const {
         return job_.training.training_horizon > 0 ? job_.training.training_horizon : total_steps_;
     }
-    [[nodiscard]] const Partition& partition() const { return *partition_; }
-    [[nodiscard]] const TransformerLimits& limits() const { return limits_; }
-    [[nodiscard]] ModelStates::Options states_options(std::int64_t rank) const;
+    [[nodiscard]] const std::vector<Unit>& units() const { return layout_->memory.units; }
+    [[nodiscard]] const Partition& partition() const { return layout_->memory.partition; }
+    /// UnitUses::gradients of a micro-batch.
+    [[nodiscard]] const std::vector<UnitUse>& gradient_uses() const { return layout_->memory.gradient_uses; }
+    [[nodiscard]] const std::optional<GatheredParameters::Plans>& gather_plans() const { return layout_->memory.gather_plans; }
+    [[nodiscard]] const TransformerLimits& limits() const { return layout_->limits; }
+    [[nodiscard]] ModelStates::Options states_options(std::int64_t rank) const {
+        return training_states(job_, model_, rank);
+    }
     [[nodiscard]] ShardedOptimizer::Options optimizer_options() const;
     /// Bytes of a rank by purpose.
-    [[nodiscard]] const MemoryPlan& plan() const { return plan_; }
+    [[nodiscard]] const MemoryPlan& plan() const { return layout_->plan; }
     [[nodiscard]] std::vector<std::pair<std::string, std::string>> summary() const;
     [[nodiscard]] const std::vector<std::string>& warnings() const { return warnings_; }
 
   private:
     [[nodiscard]] RowSet open_rows(const std::vector<std::string>& patterns);
     void resolve_data();
-    void resolve_memory(std::int64_t ranks);
+    /// What follows from a job whose stage and gradient checkpointing are decided.
+    struct Layout {
+        Job job;
+        TrainingMemory memory;
+        TransformerLimits limits;
+        MemoryPlan plan;
+    };
+    [[nodiscard]] Layout lay_out(Job job) const;
+    void resolve_memory(const FreeMemory& free);
 
     Job job_;
     ModelSetup model_;
@@ -62,9 +78,8 @@ class TrainingSetup {
     std::optional<RowOrder> order_;
     BatchShape batch_;
     std::int64_t total_steps_ = 0;
-    std::optional<Partition> partition_;
-    TransformerLimits limits_;
-    MemoryPlan plan_;
+    std::optional<Layout> layout_;
+    std::string memory_;  // what is free, and what was rejected
     std::vector<std::string> warnings_;
 };
 

@@ -181,6 +181,13 @@ void Communicator::all_to_all(const float* send, float* receive, std::int64_t co
     check(MPI_Alltoall(send, 1, piece.get(), receive, 1, piece.get(), comm_), "MPI_Alltoall");
 }
 
+void Communicator::all_gather(const std::byte* own, std::byte* all, std::int64_t buckets,
+                              std::int64_t piece_bytes) const {
+    const Datatype piece = Datatype::contiguous(piece_bytes, MPI_BYTE);
+    const Datatype column = Datatype::interleaved(buckets, size_, piece.get());
+    check(MPI_Allgather(own, narrow<int>(buckets), piece.get(), all, 1, column.get(), comm_), "MPI_Allgather");
+}
+
 void Communicator::all_gather_in_place(std::byte* buffer, std::int64_t buckets, std::int64_t piece_bytes) const {
     const Datatype piece = Datatype::contiguous(piece_bytes, MPI_BYTE);
     if (buckets == 1) {

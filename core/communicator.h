@@ -66,6 +66,9 @@ class Communicator {
 
     /// Piece r of `send` goes to rank r; piece r of `receive` comes from rank r. [size, count] floats each.
     void all_to_all(const float* send, float* receive, std::int64_t count) const;
+    /// `all` is `buckets` rows of size() pieces of `piece_bytes`: piece r of row b is the b-th of the pieces that rank r
+    /// has at `own`, one after another.
+    void all_gather(const std::byte* own, std::byte* all, std::int64_t buckets, std::int64_t piece_bytes) const;
     /// `buffer` is `buckets` rows of size() pieces of `piece_bytes`; this rank's piece of every row goes to all others,
     /// in place, in one call.
     void all_gather_in_place(std::byte* buffer, std::int64_t buckets, std::int64_t piece_bytes) const;

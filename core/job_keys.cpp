@@ -88,7 +88,11 @@ constexpr Reader kPolicy = {"training, loss \"policy_gradient\"",
     [](const Job& job) { return is_training(job) && job.training.loss == "policy_gradient"; }};
 constexpr Reader kZorro = {"training, zorro.enable = true",
     [](const Job& job) { return is_training(job) && job.zorro.enable; }};
-constexpr Reader kStage3 = {"training, stage 3",
+constexpr Reader kStage3 = {"both job types, stage 3",
+    [](const Job& job) { return job.zero_optimization.stage == 3; }};
+constexpr Reader kZero = {"training; log_prob, stage 3",
+    [](const Job& job) { return is_training(job) || job.zero_optimization.stage == 3; }};
+constexpr Reader kStage3Training = {"training, stage 3",
     [](const Job& job) { return is_training(job) && job.zero_optimization.stage == 3; }};
 constexpr Reader kOffloadOptimizer = {"training, offload_optimizer.device other than \"none\"",
     [](const Job& job) { return is_training(job) && job.zero_optimization.offload_optimizer.device != "none"; }};
@@ -146,8 +150,8 @@ std::vector<Key> general_keys() {
         {KEY(communication_data_type), .reader = kTraining,
          .meaning = "Precision in which gradients travel and are summed.", .choices = {{"fp32"}, {"bf16"}, {"fp16"}},
          .available = {"\"fp32\""}},
-        {KEY(wall_clock_breakdown), .reader = kBoth,
-         .meaning = "true: the time of each phase of a step goes to the log.", .available = {"false"}},
+        {KEY(wall_clock_breakdown), .reader = kTraining,
+         .meaning = "true: the time of each phase of a step goes to the console and the metrics."},
     };
 }
 
@@ -166,8 +170,7 @@ std::vector<Key> model_keys() {
          .missing = "this build has no CUDA"},
         {KEY(model.enable_gradient_checkpointing), .reader = kTraining,
          .meaning = "true: keep only the input of each block and compute the block again in the backward pass, which "
-                    "saves memory for a third more time. \"auto\": only if the run does not fit otherwise.",
-         .available = {"true", "false"}},
+                    "saves memory for a third more time. \"auto\": only if the run does not fit otherwise."},
         {KEY(model.fused_kernels), .reader = kBoth,
          .meaning =
              "false: norms, rotary embeddings and activations are composed of simple operations, for comparison."},
@@ -346,21 +349,21 @@ std::vector<Key> policy_keys() {
 
 std::vector<Key> zero_keys() {
     return {
-        {KEY(zero_optimization.stage), .reader = kTraining,
+        {KEY(zero_optimization.stage), .reader = kBoth,
          .meaning =
              "What the ranks share out instead of each holding all of it: 0 nothing, 1 the optimizer's states, 2 "
-             "gradients too, 3 parameters too. \"auto\": the lowest of 1, 2, 3 that fits. The result is the same.",
-         .range = from_to(0, 3), .available = {"0", "1"}},
-        {KEY(zero_optimization.overlap_comm), .reader = kTraining,
+             "gradients too, 3 parameters too (log_prob: 3 shares out parameters, the others nothing). \"auto\": the "
+             "lowest of 1, 2, 3 that fits. The result is the same.",
+         .range = from_to(0, 3)},
+        {KEY(zero_optimization.overlap_comm), .reader = kZero,
          .meaning =
-             "true: communication runs beside computation where the backend can; the CPU backend of this version "
-             "exchanges buckets after the backward pass with either value."},
-        {KEY(zero_optimization.reduce_bucket_size), .reader = kTraining,
+             "true: gradients are exchanged and parameters gathered on a thread of their own, beside computation."},
+        {KEY(zero_optimization.reduce_bucket_size), .reader = kZero,
          .meaning =
              "Elements of the buckets in which gradients are exchanged and by which ownership is cut. \"auto\": the "
              "largest unit of the model, at most 5e7.",
          .range = at_least(1)},
-        {KEY(zero_optimization.allgather_bucket_size), .reader = kTraining,
+        {KEY(zero_optimization.allgather_bucket_size), .reader = kZero,
          .meaning = "Elements that are gathered in one call, in whole buckets. \"auto\": one bucket.",
          .range = at_least(1)},
         {KEY(zero_optimization.contiguous_gradients), .reader = kTraining,
@@ -373,10 +376,11 @@ std::vector<Key> zero_keys() {
          .meaning = "Elements that the optimizer updates at a time; bounds the buffers of offload.",
          .range = at_least(1)},
         {KEY(zero_optimization.stage3_prefetch_bucket_size), .reader = kStage3,
-         .meaning = "Elements that are gathered ahead of use. \"auto\": the next unit; 0: nothing.",
+         .meaning = "Elements that are gathered ahead of use, in whole units. \"auto\": the next unit; 0: nothing.",
          .range = at_least(0)},
         {KEY(zero_optimization.stage3_param_persistence_threshold), .reader = kStage3,
-         .meaning = "Parameters of at most so many elements stay on every rank. \"auto\": 10 x hidden_size.",
+         .meaning = "Parameters of at most so many elements stay on every rank; those used as one matrix (q, k, v; gate, up) "
+                    "together or not at all. \"auto\": 10 x hidden_size.",
          .range = at_least(0)},
         {KEY(zero_optimization.stage3_max_live_parameters), .reader = kStage3,
          .meaning = "Most gathered elements at any time; less than the model needs is an error that says how many. "
@@ -384,8 +388,8 @@ std::vector<Key> zero_keys() {
          .range = at_least(0)},
         {KEY(zero_optimization.stage3_max_reuse_distance), .reader = kStage3,
          .meaning = "A unit that is used again within so many elements is kept. \"auto\": 0.", .range = at_least(0)},
-        {KEY(zero_optimization.stage3_gather_16bit_weights_on_model_save), .reader = kStage3,
-         .meaning = "true: the export has whole weights."},
+        {KEY(zero_optimization.stage3_gather_16bit_weights_on_model_save), .reader = kStage3Training,
+         .meaning = "false: no export is made, at the end or in between."},
         {KEY(zero_optimization.offload_optimizer.device), .reader = kTraining,
          .meaning = "Where the optimizer's states live: on the device, in host memory or in files.",
          .choices = {{"none"}, {"cpu"}, {"nvme"}}, .available = {"\"none\""}},
@@ -474,8 +478,9 @@ std::vector<Key> run_keys() {
          .choices = {{"none"}, {"auto"}}, .text = kClock, .available = {"\"none\""}},
         {KEY(limits.hang_seconds), .reader = kBoth,
          .meaning =
-             "Seconds after which a step or an exchange between ranks counts as hung: it is named, exit code 124.",
-         .range = at_least(1), .available = {"1800"}, .missing = "nothing watches for hangs yet"},
+             "Seconds without any progress after which a job counts as hung: the ranks that are silent or elsewhere than "
+             "the others are named, exit code 124. Loading, saving and exporting are not watched.",
+         .range = at_least(1)},
         {KEY(limits.straggler_interval), .reader = kTraining,
          .meaning = "Steps from one report of the slowest rank of each phase to the next. 0: none.",
          .range = at_least(0), .available = {"0"}},

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "core/base/checked.h"
 #include "core/model_config.h"
 
 namespace tessera {
@@ -20,7 +21,8 @@ struct Parameter {
 
     [[nodiscard]] std::int64_t rows() const { return shape.size() == 2 ? shape[0] : 1; }
     [[nodiscard]] std::int64_t cols() const { return shape.back(); }
-    [[nodiscard]] std::int64_t elements() const { return rows() * cols(); }
+    /// Throws bad_data where they are too many to be counted.
+    [[nodiscard]] std::int64_t elements() const { return checked_mul(rows(), cols(), "elements of a parameter"); }
 };
 
 /// q, k, v (and gate, up) lie one after another without a gap, so that each group is one matrix [sum of outs, in].
@@ -29,13 +31,22 @@ struct Unit {
     std::string name;
     std::vector<Parameter> parameters;
     std::int64_t elements = 0;  // of the flat buffer, gaps counted
+    /// Where the parameters begin that every rank keeps although parameters are shared out: from here to the end.
+    std::int64_t resident_from = 0;
 
     /// The parameter whose name ends in `suffix`; throws if there is none.
     [[nodiscard]] const Parameter& parameter(const std::string& suffix) const;
 };
 
+/// Which parameters every rank keeps where parameters are shared out (ZeRO stage 3).
+struct Residency {
+    std::int64_t largest = -1;   // groups whose parameters have at most so many elements each; -1: none
+    std::int64_t multiple = 16;  // the part that is shared out is padded to a multiple of so many elements
+};
+
 /// All units in the order of the forward pass: embedding, block 0 ... L-1, head. A tied head has only the final norm.
-[[nodiscard]] std::vector<Unit> make_units(const ModelConfig& config);
+/// Within a unit the groups that stay resident come last.
+[[nodiscard]] std::vector<Unit> make_units(const ModelConfig& config, const Residency& residency = {});
 
 /// Number of parameters, each storage once, gaps not counted.
 [[nodiscard]] std::int64_t count_parameters(const std::vector<Unit>& units);

@@ -40,6 +40,48 @@ Transformer::Transformer(const ModelConfig& config, const std::vector<Unit>& uni
     logits_weight_ = config.tied ? embedding_ : &units.back().parameter("lm_head.weight");
 }
 
+UnitUses Transformer::uses(const ModelConfig& config, Pass last) {
+    UnitUses uses;
+    std::int64_t time = 0;
+    using Uses = std::vector<UnitUse>;
+    const auto begin = [&](Uses& of, std::int64_t unit) { of.push_back({unit, time++, -1}); };
+    const auto end = [&](Uses& of, std::int64_t unit) {
+        std::find_if(of.rbegin(), of.rend(), [&](const UnitUse& use) { return use.unit == unit && use.end < 0; })->end =
+            time++;
+    };
+    const std::int64_t head = config.num_layers + 1;
+    const std::int64_t logits = config.tied ? 0 : head;
+    for (std::int64_t unit = 0; unit <= head; ++unit) {
+        begin(uses.parameters, unit);
+        end(uses.parameters, unit);
+    }
+    if (last == Pass::forward) {
+        begin(uses.parameters, logits);
+        end(uses.parameters, logits);
+        return uses;
+    }
+    begin(uses.parameters, head);
+    begin(uses.parameters, logits);
+    begin(uses.gradients, head);
+    if (config.tied) {
+        begin(uses.gradients, 0);
+    }
+    end(uses.gradients, head);
+    end(uses.parameters, logits);
+    end(uses.parameters, head);
+    for (std::int64_t unit = config.num_layers; unit >= 1; --unit) {
+        begin(uses.parameters, unit);
+        begin(uses.gradients, unit);
+        end(uses.gradients, unit);
+        end(uses.parameters, unit);
+    }
+    if (!config.tied) {
+        begin(uses.gradients, 0);
+    }
+    end(uses.gradients, 0);
+    return uses;
+}
+
 Block::Tokens Transformer::describe(const MicroBatch& batch) const {
     return {batch.token_count(), batch.positions, batch.starts, {activations_.rope_cos, activations_.rope_sin}};
 }
@@ -89,6 +131,7 @@ Matrix Transformer::tile_logits(const MicroBatch& batch, std::int64_t first, std
 
 void Transformer::score(const MicroBatch& batch, double temperature, ParameterSource& source,
                         std::span<double> log_probs, std::span<double> entropy) {
+    source.start(Pass::forward);
     forward(batch, source);
     HeadBuffers& head = activations_.head.front();
     const auto parameters = source.acquire(logits_unit(), Pass::forward);
@@ -121,6 +164,7 @@ double Transformer::loss(const MicroBatch& batch, ParameterSource& source) {
 
 double Transformer::forward_backward(const MicroBatch& batch, double scale, ParameterSource& source,
                                      GradientSink& sink) {
+    source.start(Pass::backward);
     forward(batch, source);
     const double sum = head_backward(batch, scale, source, sink);
     blocks_backward(batch, source, sink);

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <utility>
+#include <vector>
 
 #include "core/base/view.h"
 #include "core/parameters.h"
@@ -11,6 +12,22 @@
 namespace tessera {
 
 enum class Pass : std::uint8_t { forward, backward };
+
+/// One use of a unit's memory, from its beginning to its end. Times count the beginnings and ends of all uses of a
+/// micro-batch, in their order, from 0.
+struct UnitUse {
+    std::int64_t unit = 0;
+    std::int64_t begin = 0;
+    std::int64_t end = 0;
+
+    bool operator==(const UnitUse&) const = default;
+};
+
+/// What a micro-batch uses, in the order of the beginnings.
+struct UnitUses {
+    std::vector<UnitUse> parameters;  // acquire ... release
+    std::vector<UnitUse> gradients;   // first begin ... done
+};
 
 /// Gives the parameters of a unit, wherever they are kept.
 class ParameterSource {
@@ -50,6 +67,12 @@ class ParameterSource {
         const std::byte* data_;
         DType dtype_;
     };
+
+    /// A micro-batch follows, which ends with a pass of this kind.
+    virtual void start(Pass /*last*/) {}
+
+    /// Takes part in what the other ranks exchange for a forward pass that this rank does not have.
+    virtual void idle() {}
 
     /// Waits until the unit's parameters are there. Units may be held at the same time; a unit may be acquired twice.
     [[nodiscard]] virtual Token acquire(std::int64_t unit, Pass pass) = 0;

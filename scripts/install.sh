@@ -1,7 +1,9 @@
 #!/usr/bin/env bash
 # Installs by apt the Debian packages that Tessera needs and that are not there yet.
 #
-#   scripts/install.sh [--tests] [--quickstart]
+#   scripts/install.sh [--tests] [--slurm] [--quickstart]
+#
+# --slurm is for the test of the batch files, which is skipped without it.
 #
 # As root it asks nothing. Otherwise it prints the command that would install what is missing and exits with 77; it
 # never calls sudo itself. With everything in place it does nothing, whoever runs it.
@@ -15,13 +17,14 @@ packages=(
 for option in "$@"; do
     case $option in
         --tests) packages+=(catch2 python3 python3-venv) ;;
+        --slurm) packages+=(slurm-wlm munge iproute2) ;;
         --quickstart) packages+=(bible-kjv) ;;
         -h | --help)
-            sed -n '2,7s/^# \{0,1\}//p' "$0"
+            sed -n '2,9s/^# \{0,1\}//p' "$0"
             exit 0
             ;;
         *)
-            echo "install.sh: unknown option $option (--tests, --quickstart)" >&2
+            echo "install.sh: unknown option $option (--tests, --slurm, --quickstart)" >&2
             exit 64
             ;;
     esac

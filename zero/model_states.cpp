@@ -1,25 +1,39 @@
 #include "zero/model_states.h"
 
-#include <algorithm>
 #include <cstring>
 
 namespace tessera {
+namespace {
+
+void set_zero(const Matrix& vector) {
+    std::memset(vector.data, 0, static_cast<std::size_t>(vector.elements() * size_of(vector.dtype)));
+}
+
+}  // namespace
 
 ModelStates::ModelStates(const std::vector<Unit>& units, const Partition& partition, const Options& options,
                          Carver& carver)
     : units_(units), partition_(partition), options_(options) {
-    parameters_ = carver.matrix(options.storage, 1, partition.flat_elements());
+    const auto vector = [&](DType dtype, bool sharded) {
+        const std::int64_t elements = sharded ? partition.shard_elements() : partition.flat_elements();
+        return ShardableVector{carver.matrix(dtype, 1, elements), sharded};
+    };
+    ranges_ = options.stage == 0 ? partition.everything() : partition.owned(options.rank);
+    parameters_ = vector(options.storage, options.stage == 3);
+    std::int64_t resident = 0;
+    for (std::int64_t unit = 0; unit < partition.units(); ++unit) {
+        resident_offsets_.push_back(resident);
+        resident += partition.padded_elements(unit) - partition.gathered_elements(unit);
+    }
+    resident_ = carver.matrix(options.storage, 1, options.stage == 3 ? resident : 0);
     if (!options.training) {
         return;
     }
-    ranges_ = options.stage == 0 ? partition.everything() : partition.owned(options.rank);
-    const std::int64_t states = options.stage == 0 ? partition.flat_elements() : partition.shard_elements();
-    gradients_ = carver.matrix(DType::f32, 1, partition.flat_elements());
     if (own_masters()) {
-        masters_ = carver.matrix(DType::f32, 1, states);
+        masters_ = vector(DType::f32, options.stage > 0);
     }
-    first_moments_ = carver.matrix(DType::f32, 1, states);
-    second_moments_ = carver.matrix(DType::f32, 1, states);
+    first_moments_ = vector(DType::f32, options.stage > 0);
+    second_moments_ = vector(DType::f32, options.stage > 0);
 }
 
 MemoryPlan ModelStates::plan(const std::vector<Unit>& units, const Partition& partition, const Options& options) {
@@ -31,55 +45,49 @@ MemoryPlan ModelStates::plan(const std::vector<Unit>& units, const Partition& pa
             plan.push_back({purpose, round_up(matrix.elements() * size_of(matrix.dtype), kMemoryAlignment)});
         }
     };
-    add("parameters", states.parameters_);
-    add("gradients", states.gradients_);
-    add("fp32 masters", states.masters_);
-    add("first moments", states.first_moments_);
-    add("second moments", states.second_moments_);
+    add("parameters", states.parameters_.values);
+    add("resident parameters", states.resident_);
+    add("fp32 masters", states.masters_.values);
+    add("first moments", states.first_moments_.values);
+    add("second moments", states.second_moments_.values);
     return plan;
 }
 
-ParameterSource::Token ModelStates::acquire(std::int64_t unit, Pass /*pass*/) {
-    return {this, unit, parameters_.col_range(partition_.flat(unit), 0).data, options_.storage};
+void ModelStates::read_range(const ReadParameter& read, const UnitRange& range, const ShardableVector& to) const {
+    for_each_part(units_[static_cast<std::size_t>(range.unit)], range,
+                  [&](const Parameter& parameter, std::int64_t first, std::int64_t count, std::int64_t skip) {
+                      read(parameter, first, count, to.values.dtype, to.at(range, skip, count).data);
+                  });
 }
-
-void ModelStates::release(std::int64_t /*unit*/) noexcept {}  // resident: nothing to give back
-
-GradientSink::View ModelStates::begin(std::int64_t unit) {
-    return {gradients_.col_range(partition_.flat(unit), 0).data, DType::f32};
-}
-
-void ModelStates::done(std::int64_t /*unit*/) {}  // buckets are reduced after the last micro-step
 
 void ModelStates::load(const ReadParameter& read) {
-    for (std::int64_t u = 0; u < partition_.units(); ++u) {
-        for (const Parameter& parameter : units_[static_cast<std::size_t>(u)].parameters) {
-            const Matrix to = parameters_.col_range(partition_.flat(u) + parameter.offset, parameter.elements());
-            read(parameter, 0, parameter.elements(), options_.storage, to.data);
+    for (const UnitRange& range : parameters_.sharded ? ranges_ : partition_.everything()) {
+        read_range(read, range, parameters_);
+    }
+    if (options_.stage == 3) {
+        for (std::int64_t u = 0; u < partition_.units(); ++u) {
+            const Unit& unit = units_[static_cast<std::size_t>(u)];
+            const UnitRange all{u, unit.resident_from, unit.elements - unit.resident_from, resident_offset(u), 0};
+            read_range(read, all, {resident_, false});
         }
     }
     if (!options_.training) {
         return;
     }
-    std::memset(first_moments_.data, 0, static_cast<std::size_t>(first_moments_.elements() * 4));
-    std::memset(second_moments_.data, 0, static_cast<std::size_t>(second_moments_.elements() * 4));
-    if (!own_masters()) {
-        return;
-    }
-    for (const UnitRange& range : ranges_) {
-        for (const Parameter& parameter : units_[static_cast<std::size_t>(range.unit)].parameters) {
-            const std::int64_t first = std::max(range.first, parameter.offset);
-            const std::int64_t end = std::min(range.first + range.count, parameter.offset + parameter.elements());
-            if (first < end) {
-                read(parameter, first - parameter.offset, end - first, DType::f32,
-                     masters_.col_range(range.shard + first - range.first, 0).data);
-            }
+    set_zero(first_moments_.values);
+    set_zero(second_moments_.values);
+    if (own_masters()) {
+        for (const UnitRange& range : ranges_) {
+            read_range(read, range, masters_);
         }
     }
 }
 
-void ModelStates::zero_gradients() {
-    std::memset(gradients_.data, 0, static_cast<std::size_t>(gradients_.elements() * 4));
+ParameterSource::Token ResidentParameters::acquire(std::int64_t unit, Pass /*pass*/) {
+    const Matrix values = states_.parameters().values;
+    return {this, unit, values.col_range(states_.partition().flat(unit), 0).data, values.dtype};
 }
+
+void ResidentParameters::release(std::int64_t /*unit*/) noexcept {}  // nothing to give back
 
 }  // namespace tessera

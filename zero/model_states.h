@@ -1,4 +1,4 @@
-// Parameters, gradients and optimizer states of a rank, and the two interfaces through which a model uses them.
+// Where the parameters and optimizer states of a rank are kept, and how they get their first values.
 #pragma once
 
 #include <functional>
@@ -14,12 +14,27 @@ namespace tessera {
 using ReadParameter =
     std::function<void(const Parameter& parameter, std::int64_t first, std::int64_t count, DType dtype, void* to)>;
 
-/// Stage 0: everything on every rank. Stage 1: masters and moments of the own shard only.
-class ModelStates : public ParameterSource, public GradientSink {
+/// What the ranks share out: 0 nothing, 1 masters and moments, 2 gradients too, 3 parameters too.
+using ZeroStage = std::int64_t;
+
+/// A vector of elements of all units, held as a whole or as the shard of this rank.
+struct ShardableVector {
+    Matrix values;         // [1, flat elements] or [1, shard elements]
+    bool sharded = false;
+
+    /// Where elements of a range, or what follows them in their bucket, begin.
+    [[nodiscard]] std::int64_t offset(const UnitRange& range) const { return sharded ? range.shard : range.flat; }
+    [[nodiscard]] Matrix at(const UnitRange& range, std::int64_t skip, std::int64_t count) const {
+        return values.col_range(offset(range) + skip, count);
+    }
+    [[nodiscard]] Matrix at(const UnitRange& range) const { return at(range, 0, range.count); }
+};
+
+class ModelStates {
   public:
     struct Options {
         DType storage = DType::f32;  // of the parameters; below f32 there are fp32 masters beside them
-        std::int64_t stage = 1;
+        ZeroStage stage = 1;
         std::int64_t rank = 0;
         bool training = true;  // false: parameters only
     };
@@ -30,46 +45,55 @@ class ModelStates : public ParameterSource, public GradientSink {
     [[nodiscard]] static MemoryPlan plan(const std::vector<Unit>& units, const Partition& partition,
                                          const Options& options);
 
-    [[nodiscard]] Token acquire(std::int64_t unit, Pass pass) override;
-    [[nodiscard]] View begin(std::int64_t unit) override;
-    void done(std::int64_t unit) override;
-
-    /// Sets parameters and masters; moments become 0.
+    /// Sets parameters and masters; moments become 0. Every rank reads only what it keeps.
     void load(const ReadParameter& read);
-    void zero_gradients();
 
     [[nodiscard]] const std::vector<Unit>& units() const { return units_; }
     [[nodiscard]] const Partition& partition() const { return partition_; }
     [[nodiscard]] const Options& options() const { return options_; }
-    /// What the optimizer of this rank updates; `shard` is the place in masters and moments.
+    /// What the optimizer of this rank updates: what it owns, or everything at stage 0.
     [[nodiscard]] const std::vector<UnitRange>& ranges() const { return ranges_; }
 
-    // Flat vectors. Parameters in storage dtype and gradients in f32: UnitRange::flat; the others, f32: UnitRange::shard.
-    [[nodiscard]] Matrix parameters() const { return parameters_; }
-    [[nodiscard]] Matrix gradients() const { return gradients_; }
-    /// The parameters themselves where they are f32; see master_offset.
-    [[nodiscard]] Matrix masters() const { return own_masters() ? masters_ : parameters_; }
-    [[nodiscard]] Matrix first_moments() const { return first_moments_; }
-    [[nodiscard]] Matrix second_moments() const { return second_moments_; }
-    /// Where a range lies in masters().
-    [[nodiscard]] std::int64_t master_offset(const UnitRange& range) const {
-        return own_masters() ? range.shard : range.flat;
-    }
+    [[nodiscard]] const ShardableVector& parameters() const { return parameters_; }  // storage dtype
+    /// f32: the parameters themselves where they are f32.
+    [[nodiscard]] const ShardableVector& masters() const { return own_masters() ? masters_ : parameters_; }
+    [[nodiscard]] const ShardableVector& first_moments() const { return first_moments_; }    // f32
+    [[nodiscard]] const ShardableVector& second_moments() const { return second_moments_; }  // f32
     [[nodiscard]] bool own_masters() const { return options_.storage != DType::f32; }
+
+    /// Stage 3: the resident buckets of all units, one after another, whole. [1, elements] storage dtype
+    [[nodiscard]] Matrix resident() const { return resident_; }
+    /// Where those of a unit begin.
+    [[nodiscard]] std::int64_t resident_offset(std::int64_t unit) const {
+        return resident_offsets_[static_cast<std::size_t>(unit)];
+    }
+
+  private:
+    void read_range(const ReadParameter& read, const UnitRange& range, const ShardableVector& to) const;
+
+    const std::vector<Unit>& units_;
+    const Partition& partition_;
+    Options options_;
+    std::vector<UnitRange> ranges_;
+    ShardableVector parameters_;
+    ShardableVector masters_;
+    ShardableVector first_moments_;
+    ShardableVector second_moments_;
+    Matrix resident_;
+    std::vector<std::int64_t> resident_offsets_;
+};
+
+/// Parameters that are whole on this rank (stages 0 to 2).
+class ResidentParameters : public ParameterSource {
+  public:
+    explicit ResidentParameters(const ModelStates& states) : states_(states) {}
+    [[nodiscard]] Token acquire(std::int64_t unit, Pass pass) override;
 
   protected:
     void release(std::int64_t unit) noexcept override;
 
   private:
-    const std::vector<Unit>& units_;
-    const Partition& partition_;
-    Options options_;
-    std::vector<UnitRange> ranges_;
-    Matrix parameters_;
-    Matrix gradients_;
-    Matrix masters_;
-    Matrix first_moments_;
-    Matrix second_moments_;
+    const ModelStates& states_;
 };
 
 }  // namespace tessera

@@ -7,24 +7,39 @@
 
 namespace tessera {
 
-Partition::Partition(std::vector<std::int64_t> unit_elements, std::int64_t ranks, std::int64_t bucket_elements)
-    : elements_(std::move(unit_elements)), ranks_(ranks) {
+Partition::Partition(const std::vector<Unit>& units, std::int64_t ranks, std::int64_t bucket_elements) : ranks_(ranks) {
     const std::int64_t step = checked_mul(ranks, kParameterAlignment, "elements of a bucket");
     bucket_elements_ = round_up(std::max<std::int64_t>(bucket_elements, 1), step);
     std::int64_t flat = 0;
-    for (std::int64_t unit = 0; unit < units(); ++unit) {
+    for (const Unit& unit : units) {
+        const std::int64_t index = this->units();
         flat_.push_back(flat);
-        const std::int64_t elements = elements_[static_cast<std::size_t>(unit)];
+        elements_.push_back(unit.elements);
         std::int64_t first = 0;
-        while (first < elements) {
-            const std::int64_t size = std::min(bucket_elements_, round_up(elements - first, step));
-            buckets_.push_back({unit, first, size / ranks, shard_elements_});
-            shard_elements_ += size / ranks;
-            first += size;
+        const auto cut = [&](std::int64_t end, bool resident) {
+            while (first < end) {
+                const std::int64_t size = std::min(bucket_elements_, round_up(end - first, step));
+                buckets_.push_back({index, first, size / ranks, shard_elements_, resident});
+                shard_elements_ += size / ranks;
+                first += size;
+            }
+        };
+        cut(unit.resident_from, false);
+        if (unit.resident_from < unit.elements && first != unit.resident_from) {
+            fail(ExitCode::internal, "the resident part of unit {} begins within a bucket", unit.name);
         }
+        cut(unit.elements, true);
         flat = checked_add(flat, first, "elements of a model");
     }
     flat_.push_back(flat);
+}
+
+std::int64_t Partition::gathered_elements(std::int64_t unit) const {
+    std::int64_t elements = 0;
+    for (const Bucket& bucket : buckets_) {
+        elements += bucket.unit == unit && !bucket.resident ? bucket.piece * ranks_ : 0;
+    }
+    return elements;
 }
 
 std::int64_t Partition::largest_piece() const {

@@ -1,8 +1,11 @@
 // Who owns which elements: units cut into buckets, each bucket split evenly over the ranks.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <vector>
+
+#include "core/parameters.h"
 
 namespace tessera {
 
@@ -13,6 +16,9 @@ struct Bucket {
     std::int64_t first = 0;
     std::int64_t piece = 0;
     std::int64_t shard = 0;  // where the piece lies in a rank's shard: elements from its start
+    bool resident = false;   // its parameters stay on every rank (stage 3)
+
+    bool operator==(const Bucket&) const = default;
 };
 
 /// Elements [first, first + count) of a unit without padding, and where they are kept.
@@ -24,11 +30,25 @@ struct UnitRange {
     std::int64_t shard = 0;  // in the shard of the rank that owns it
 };
 
+/// Calls visit(parameter, first, count, skip) for what a range holds of each parameter of its unit: elements [first,
+/// first + count) of the parameter, from element `skip` of the range on.
+template <typename Visit>
+void for_each_part(const Unit& unit, const UnitRange& range, const Visit& visit) {
+    for (const Parameter& parameter : unit.parameters) {
+        const std::int64_t first = std::max(range.first, parameter.offset);
+        const std::int64_t end = std::min(range.first + range.count, parameter.offset + parameter.elements());
+        if (first < end) {
+            visit(parameter, first - parameter.offset, end - first, first - range.first);
+        }
+    }
+}
+
 class Partition {
   public:
-    /// `unit_elements`: sizes of the units. Buckets have at most `bucket_elements` elements (at least one alignment
-    /// step a rank), rounded up so that every piece starts at a multiple of 16 elements.
-    Partition(std::vector<std::int64_t> unit_elements, std::int64_t ranks, std::int64_t bucket_elements);
+    /// Of `units`, the sizes count. Buckets have at most `bucket_elements` elements (at least one alignment step a
+    /// rank), rounded up so that every piece starts at a multiple of 16 elements. A bucket is resident as a whole or not
+    /// at all: a unit's resident_from is its end, or a multiple of 16 x ranks.
+    Partition(const std::vector<Unit>& units, std::int64_t ranks, std::int64_t bucket_elements);
 
     [[nodiscard]] std::int64_t ranks() const { return ranks_; }
     [[nodiscard]] std::int64_t bucket_elements() const { return bucket_elements_; }
@@ -36,7 +56,11 @@ class Partition {
     /// Elements of one unit without padding.
     [[nodiscard]] std::int64_t unit_elements(std::int64_t unit) const { return elements_[static_cast<std::size_t>(unit)]; }
     [[nodiscard]] std::int64_t units() const { return static_cast<std::int64_t>(elements_.size()); }
-    /// Where a unit starts in the concatenation of all units, padding counted.
+    /// Elements of a unit's buckets that are not resident, padding counted.
+    [[nodiscard]] std::int64_t gathered_elements(std::int64_t unit) const;
+    /// Elements of a unit's buckets, padding counted.
+    [[nodiscard]] std::int64_t padded_elements(std::int64_t unit) const { return flat(unit + 1) - flat(unit); }
+    /// Where a unit starts in the concatenation of all units, padding counted; with the number of units: its end.
     [[nodiscard]] std::int64_t flat(std::int64_t unit) const { return flat_[static_cast<std::size_t>(unit)]; }
     /// Elements of all units, padding counted.
     [[nodiscard]] std::int64_t flat_elements() const { return flat_.back(); }

@@ -52,18 +52,14 @@ json describe(const ModelStates& states, const TrainingProgress& progress, const
 FileRecord write_shard(const std::string& directory, const ModelStates& states) {
     const Partition& partition = states.partition();
     const std::int64_t rank = states.options().rank;
-    const bool whole = states.options().stage == 0;
     ShardWriter writer(directory, shard_name(rank, partition.ranks()));
-    const auto write = [&](const Matrix& vector, bool flat) {
+    for (const ShardableVector* vector : {&states.masters(), &states.first_moments(), &states.second_moments()}) {
         for (const Bucket& bucket : partition.buckets()) {
-            const std::int64_t in_flat = partition.flat(bucket.unit) + bucket.first + rank * bucket.piece;
-            const Matrix piece = vector.col_range(flat ? in_flat : bucket.shard, bucket.piece);
-            writer.write(piece.as<float>(), bucket.piece * size_of(DType::f32));
+            const std::int64_t first = bucket.first + rank * bucket.piece;
+            const UnitRange piece{bucket.unit, first, bucket.piece, partition.flat(bucket.unit) + first, bucket.shard};
+            writer.write(vector->at(piece).as<float>(), bucket.piece * size_of(DType::f32));
         }
-    };
-    write(states.masters(), whole || !states.own_masters());
-    write(states.first_moments(), whole);
-    write(states.second_moments(), whole);
+    }
     return writer.finish();
 }
 
@@ -119,6 +115,8 @@ void ShardedCheckpoint::read_layout() {
         added.elements = unit.at("elements");
         for (const json& parameter : unit.at("parameters")) {
             added.parameters.push_back({parameter.at("name"), parameter.at("shape"), parameter.at("offset")});
+            places_[added.parameters.back().name] = {narrow<std::int64_t>(units_.size()) - 1,
+                                                     added.parameters.back().offset};
         }
     }
     for (const json& bucket : layout.at("buckets")) {
@@ -178,9 +176,11 @@ void ShardedCheckpoint::check(const std::vector<Unit>& units) const {
     for (const Unit& unit : units_) {
         std::ranges::transform(unit.parameters, std::back_inserter(have), [](const Parameter& p) { return &p; });
     }
+    // Their order within a unit depends on what stays resident.
+    std::ranges::sort(want, {}, &Parameter::name);
+    std::ranges::sort(have, {}, &Parameter::name);
     for (std::size_t i = 0; i < std::max(want.size(), have.size()); ++i) {
-        if (i >= want.size() || i >= have.size() || want[i]->name != have[i]->name ||
-            want[i]->shape != have[i]->shape || want[i]->offset != have[i]->offset) {
+        if (i >= want.size() || i >= have.size() || want[i]->name != have[i]->name || want[i]->shape != have[i]->shape) {
             const std::string name = i < want.size() ? want[i]->name : have[i]->name;
             fail(ExitCode::bad_data,
                  "the checkpoint {} is of another model than this job's: they differ at {}; set checkpoint.resume = "
@@ -216,19 +216,14 @@ void ShardedCheckpoint::read(State state, std::int64_t unit, std::int64_t first,
     }
 }
 
-ReadParameter ShardedCheckpoint::parameters() {
-    return [this](const Parameter& parameter, std::int64_t first, std::int64_t count, DType dtype, void* to) {
-        std::int64_t unit = 0;
-        while (std::ranges::none_of(units_[static_cast<std::size_t>(unit)].parameters,
-                                    [&](const Parameter& own) { return own.name == parameter.name; })) {
-            ++unit;
-        }
-        const Parameter& own = units_[static_cast<std::size_t>(unit)].parameter(parameter.name);
+ReadParameter ShardedCheckpoint::reader(State state) {
+    return [this, state](const Parameter& parameter, std::int64_t first, std::int64_t count, DType dtype, void* to) {
+        const auto& [unit, offset] = places_.at(parameter.name);
         constexpr std::int64_t kChunk = 1 << 18;
         std::vector<float> chunk(static_cast<std::size_t>(std::min(count, kChunk)));
         for (std::int64_t done = 0; done < count; done += kChunk) {
             const std::int64_t part = std::min(kChunk, count - done);
-            read(State::master, unit, own.offset + first + done, part, chunk.data());
+            read(state, unit, offset + first + done, part, chunk.data());
             convert(dtype, static_cast<std::byte*>(to) + done * size_of(dtype), DType::f32, chunk.data(), part);
         }
     };
@@ -237,11 +232,15 @@ ReadParameter ShardedCheckpoint::parameters() {
 void ShardedCheckpoint::load(ModelStates& states) {
     check(states.units());
     states.load(parameters());
-    for (const UnitRange& range : states.ranges()) {
-        read(State::first_moment, range.unit, range.first, range.count,
-             states.first_moments().col_range(range.shard, 0).as<float>());
-        read(State::second_moment, range.unit, range.first, range.count,
-             states.second_moments().col_range(range.shard, 0).as<float>());
+    for (const auto& [state, vector] : {std::pair(State::first_moment, &states.first_moments()),
+                                        std::pair(State::second_moment, &states.second_moments())}) {
+        const ReadParameter read_state = reader(state);
+        for (const UnitRange& range : states.ranges()) {
+            for_each_part(states.units()[static_cast<std::size_t>(range.unit)], range,
+                          [&](const Parameter& parameter, std::int64_t first, std::int64_t count, std::int64_t skip) {
+                              read_state(parameter, first, count, DType::f32, vector->at(range, skip, count).data);
+                          });
+        }
     }
 }
 

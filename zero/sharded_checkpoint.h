@@ -7,6 +7,7 @@
 // precision are the masters, rounded; they are not stored.
 #pragma once
 
+#include <map>
 #include <memory>
 #include <string>
 
@@ -60,12 +61,14 @@ class ShardedCheckpoint {
     void read(State state, std::int64_t unit, std::int64_t first, std::int64_t count, float* to);
 
     /// Parameters (masters, converted) by name.
-    [[nodiscard]] ReadParameter parameters();
+    [[nodiscard]] ReadParameter parameters() { return reader(State::master); }
 
     /// Everything that `states` holds.
     void load(ModelStates& states);
 
   private:
+    /// Reads ranges of a state by the parameter's name.
+    [[nodiscard]] ReadParameter reader(State state);
     void read_layout();
     void check_buckets() const;
 
@@ -73,6 +76,7 @@ class ShardedCheckpoint {
     TrainingProgress progress_;
     CheckpointDescription description_;
     std::vector<Unit> units_;
+    std::map<std::string, std::pair<std::int64_t, std::int64_t>> places_;  // by name: unit, offset
     std::int64_t ranks_ = 1;
     std::vector<Bucket> buckets_;
     std::int64_t shard_elements_ = 0;

@@ -13,58 +13,64 @@ bool decays(const std::string& name, const std::vector<std::string>& patterns) {
                                 [&](const std::string& pattern) { return fnmatch(pattern.c_str(), name.c_str(), 0) == 0; });
 }
 
-Matrix exchange_buffer(const Partition& partition, Carver& carver) {
-    const std::int64_t ranks = partition.ranks();
-    return carver.matrix(DType::f32, ranks == 1 ? 0 : ranks, partition.largest_piece());
-}
-
 }  // namespace
 
-ShardedOptimizer::ShardedOptimizer(ModelStates& states, Ops& ops, const Communicator& communicator,
-                                   const Options& options, Carver& carver)
+ShardedOptimizer::ShardedOptimizer(const ModelStates& states, const Gradients& gradients, Ops& ops,
+                                   CommunicationQueue& queue, const Options& options)
     : states_(states),
+      gradients_(gradients),
       ops_(ops),
-      communicator_(communicator),
+      queue_(queue),
+      communicator_(queue.communicator()),
       options_(options),
-      owned_(states.partition().owned(communicator.rank())),
-      exchange_(exchange_buffer(states.partition(), carver)) {
+      owned_(states.partition().owned(communicator_.rank())) {
     for (const UnitRange& range : states.ranges()) {
-        for (const Parameter& parameter : states.units()[static_cast<std::size_t>(range.unit)].parameters) {
-            const std::int64_t first = std::max(range.first, parameter.offset);
-            const std::int64_t end = std::min(range.first + range.count, parameter.offset + parameter.elements());
-            if (first < end) {
-                const std::int64_t skip = first - range.first;
-                runs_.push_back({range.flat + skip, states.master_offset(range) + skip, range.shard + skip, end - first,
-                                 decays(parameter.name, options.no_decay), &parameter});
-            }
-        }
+        for_each_part(states.units()[static_cast<std::size_t>(range.unit)], range,
+                      [&](const Parameter& parameter, std::int64_t /*first*/, std::int64_t count, std::int64_t skip) {
+                          runs_.push_back({&parameter, decays(parameter.name, options.no_decay),
+                                           states.own_masters() ? states.parameters().at(range, skip, count) : Matrix{},
+                                           states.masters().at(range, skip, count),
+                                           states.first_moments().at(range, skip, count),
+                                           states.second_moments().at(range, skip, count),
+                                           gradients.sums().at(range, skip, count)});
+                      });
     }
+    plan_publication();
 }
 
-MemoryPlan ShardedOptimizer::plan(const Partition& partition) {
-    Carver counter;
-    static_cast<void>(exchange_buffer(partition, counter));
-    return {{"communication", counter.used()}};
-}
-
-double ShardedOptimizer::reduce() {
-    const std::int64_t ranks = communicator_.size();
+void ShardedOptimizer::plan_publication() {
     const Partition& partition = states_.partition();
-    const Matrix gradients = states_.gradients();
-    if (ranks > 1) {
-        for (const Bucket& bucket : partition.buckets()) {
-            const Matrix pieces = gradients.col_range(partition.flat(bucket.unit) + bucket.first, ranks * bucket.piece);
-            const Matrix received(exchange_.data, DType::f32, ranks, bucket.piece);
-            communicator_.all_to_all(pieces.as<float>(), received.as<float>(), bucket.piece);
-            ops_.sum_rows(pieces.col_range(communicator_.rank() * bucket.piece, bucket.piece).row_range(0, 1), received);
+    const std::int64_t ranks = communicator_.size();
+    const std::int64_t stage = states_.options().stage;
+    if (stage == 0) {
+        return;
+    }
+    const std::int64_t limit = std::max(options_.gather_elements, partition.bucket_elements());
+    for (const Bucket& bucket : partition.buckets()) {
+        std::int64_t offset = partition.flat(bucket.unit) + bucket.first;
+        if (stage == 3) {
+            if (!bucket.resident) {
+                continue;
+            }
+            offset = states_.resident_offset(bucket.unit) + bucket.first - partition.gathered_elements(bucket.unit);
+            own_resident_.emplace_back(
+                states_.resident().col_range(offset + communicator_.rank() * bucket.piece, bucket.piece),
+                states_.parameters().values.col_range(bucket.shard, bucket.piece));
+        }
+        // Consecutive buckets of one size lie one after another.
+        const std::int64_t size = bucket.piece * ranks;
+        if (calls_.empty() || calls_.back().piece != bucket.piece || (calls_.back().buckets + 1) * size > limit) {
+            calls_.push_back({offset, 1, bucket.piece});
+        } else {
+            ++calls_.back().buckets;
         }
     }
+}
+
+double ShardedOptimizer::norm() const {
     double squares = 0;
     for (const UnitRange& range : owned_) {
-        squares += ops_.squared_norm(gradients.col_range(range.flat, range.count));
-    }
-    if (ranks > 1 && states_.options().stage == 0) {
-        gather(gradients);
+        squares += ops_.squared_norm(gradients_.sums().at(range));
     }
     return static_cast<double>(static_cast<float>(std::sqrt(communicator_.ordered_sum(squares))));
 }
@@ -82,54 +88,34 @@ void ShardedOptimizer::step(double lr, double norm, std::int64_t count) {
     }
     for (const Run& run : runs_) {
         adam.weight_decay = run.decays ? options_.weight_decay : 0;
-        ops_.adam(states_.masters().col_range(run.master, run.count),
-                  states_.first_moments().col_range(run.moments, run.count),
-                  states_.second_moments().col_range(run.moments, run.count),
-                  states_.gradients().col_range(run.flat, run.count),
-                  states_.own_masters() ? states_.parameters().col_range(run.flat, run.count) : Matrix{}, adam);
+        ops_.adam(run.master, run.first_moment, run.second_moment, run.gradient, run.values, adam);
     }
-    if (states_.options().stage != 0) {
-        gather(states_.parameters());
-    }
+    publish();
 }
 
 void ShardedOptimizer::publish() {
-    if (states_.own_masters()) {
-        for (const Run& run : runs_) {
-            ops_.copy(states_.parameters().col_range(run.flat, run.count),
-                      states_.masters().col_range(run.master, run.count));
-        }
+    for (const auto& [to, from] : own_resident_) {
+        ops_.copy(to, from);
     }
-    if (states_.options().stage != 0) {
-        gather(states_.parameters());
-    }
-}
-
-void ShardedOptimizer::gather(Matrix flat) const {
     if (communicator_.size() == 1) {
         return;
     }
-    const Partition& partition = states_.partition();
-    const std::vector<Bucket>& buckets = partition.buckets();
-    const std::int64_t limit = std::max(options_.gather_elements, partition.bucket_elements());
-    for (std::size_t i = 0; i < buckets.size();) {
-        // Consecutive buckets of one size lie one after another (units follow each other without a gap).
-        const std::int64_t size = buckets[i].piece * communicator_.size();
-        std::int64_t count = 1;
-        while (i + static_cast<std::size_t>(count) < buckets.size() &&
-               buckets[i + static_cast<std::size_t>(count)].piece == buckets[i].piece && (count + 1) * size <= limit) {
-            ++count;
-        }
-        const Matrix start = flat.col_range(partition.flat(buckets[i].unit) + buckets[i].first, 0);
-        communicator_.all_gather_in_place(start.data, count, buckets[i].piece * size_of(flat.dtype));
-        i += static_cast<std::size_t>(count);
+    const bool sharded = states_.options().stage == 3;
+    const Matrix vector = sharded ? states_.resident() : states_.parameters().values;
+    for (const Call& call : calls_) {
+        const std::int64_t piece = call.piece * size_of(vector.dtype);
+        static_cast<void>(queue_.submit(
+            {Exchange::publish_parameters, -1, (communicator_.size() - 1) * call.buckets * piece},
+            [this, data = vector.col_range(call.offset, 0).data, buckets = call.buckets, piece] {
+                communicator_.all_gather_in_place(data, buckets, piece);
+            }));
     }
+    queue_.drain(Exchange::publish_parameters);
 }
 
 std::string ShardedOptimizer::first_non_finite() const {
     for (const Run& run : runs_) {
-        const Matrix gradient = states_.gradients().col_range(run.flat, run.count);
-        if (!std::isfinite(ops_.squared_norm(gradient))) {
+        if (!std::isfinite(ops_.squared_norm(run.gradient))) {
             return run.parameter->name;
         }
     }

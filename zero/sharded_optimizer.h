@@ -1,12 +1,11 @@
-// The end of a step: gradients summed over the ranks, global norm, clipping, Adam on the own ranges, new parameters to
-// all.
+// The end of a step: global norm of the summed gradients, clipping, Adam on the own ranges, new parameters to all.
 #pragma once
 
 #include <string>
 #include <vector>
 
-#include "core/communicator.h"
 #include "kernels/ops.h"
+#include "zero/gradients.h"
 #include "zero/model_states.h"
 
 namespace tessera {
@@ -24,21 +23,15 @@ class ShardedOptimizer {
         std::int64_t gather_elements = 0;   // elements gathered in one call (whole buckets)
     };
 
-    /// Takes the buffer of the exchange from `carver`: plan() bytes.
-    ShardedOptimizer(ModelStates& states, Ops& ops, const Communicator& communicator, const Options& options,
-                     Carver& carver);
+    ShardedOptimizer(const ModelStates& states, const Gradients& gradients, Ops& ops, CommunicationQueue& queue,
+                     const Options& options);
 
-    [[nodiscard]] static MemoryPlan plan(const Partition& partition);
+    /// The global L2 norm of the final gradients: squares added in double in the order of the shard, then in rank order,
+    /// rounded to fp32.
+    [[nodiscard]] double norm() const;
 
-    /// Sums every bucket over the ranks in rank order into the owner's piece (stage 0: and gathers it), and returns the
-    /// global L2 norm: squares added in double in the order of the shard, then in rank order, rounded to fp32.
-    [[nodiscard]] double reduce();
-
-    /// One update with learning rate `lr`. `norm` is what reduce() returned, `count` the number of this update from 1.
+    /// One update with learning rate `lr`. `norm` is what norm() returned, `count` the number of this update from 1.
     void step(double lr, double norm, std::int64_t count);
-
-    /// Parameters of all ranks from their owners' masters.
-    void publish();
 
     /// Name of the first parameter with a gradient that is not finite on this rank; empty if there is none.
     [[nodiscard]] std::string first_non_finite() const;
@@ -46,22 +39,33 @@ class ShardedOptimizer {
   private:
     /// A part of a parameter that this rank updates.
     struct Run {
-        std::int64_t flat;
-        std::int64_t master;
-        std::int64_t moments;
-        std::int64_t count;
-        bool decays;
         const Parameter* parameter;
+        bool decays;
+        Matrix values;   // in the storage dtype; empty where the masters are the parameters
+        Matrix master;
+        Matrix first_moment;
+        Matrix second_moment;
+        ConstMatrix gradient;
     };
-    void gather(Matrix flat) const;
+    /// Buckets that are gathered in one call.
+    struct Call {
+        std::int64_t offset;  // of the first in the vector of what every rank keeps
+        std::int64_t buckets;
+        std::int64_t piece;
+    };
+    void plan_publication();
+    void publish();
 
-    ModelStates& states_;
+    const ModelStates& states_;
+    const Gradients& gradients_;
     Ops& ops_;
+    CommunicationQueue& queue_;
     const Communicator& communicator_;
     Options options_;
     std::vector<Run> runs_;
     std::vector<UnitRange> owned_;
-    Matrix exchange_;  // [ranks, largest piece] f32
+    std::vector<Call> calls_;
+    std::vector<std::pair<Matrix, Matrix>> own_resident_;  // stage 3: (place among the resident parameters, own piece)
 };
 
 }  // namespace tessera

@@ -217,12 +217,12 @@ class CpuOps final : public Ops {
         cpu::accumulate_rows(to, from, rows, storage_, threads_);
     }
 
-    void sum_rows(Matrix y, ConstMatrix pieces) override {
+    void sum_rows(Matrix y, ConstMatrix pieces, bool add) override {
         if (!options_.fused) {
-            return reference_->sum_rows(y, pieces);
+            return reference_->sum_rows(y, pieces, add);
         }
         checks_.sum_rows(y, pieces);
-        cpu::sum_rows(y, pieces, threads_);
+        cpu::sum_rows(y, pieces, add, threads_);
     }
     [[nodiscard]] double squared_norm(ConstMatrix x) override {
         if (!options_.fused) {

@@ -177,13 +177,13 @@ class ReferenceOps : public Ops {
         }
     }
 
-    void sum_rows(Matrix y, ConstMatrix pieces) override {
+    void sum_rows(Matrix y, ConstMatrix pieces, bool add) override {
         checks_.sum_rows(y, pieces);
         const auto in = rows<A>(pieces);
         A* out = y.as<A>();
 #pragma omp parallel for
         for (std::int64_t c = 0; c < pieces.cols; ++c) {
-            A sum = in[0][c];
+            A sum = add ? out[c] + in[0][c] : in[0][c];
             for (std::int64_t r = 1; r < pieces.rows; ++r) {
                 sum += in[r][c];
             }

@@ -35,6 +35,26 @@ TEST_CASE("the units of a model hold each parameter once, groups without a gap")
     CHECK_THROWS_AS(units[0].parameter("nothing"), Error);
 }
 
+TEST_CASE("small groups come last where they stay resident, whole groups at a time") {
+    const ModelConfig config = testing::small_config("biases");
+    // k has 144 elements and stays with q, which has 288; the biases and norms are small.
+    const std::vector<Unit> units = make_units(config, {.largest = 150, .multiple = 48});
+    const Unit& block = units[1];
+    CHECK(block.resident_from == round_up(24 * 12 + 2 * 12 * 12 + 12 * 24 + 3 * 20 * 12, 48));
+    for (const Parameter& parameter : block.parameters) {
+        CAPTURE(parameter.name);
+        CHECK((parameter.shape.size() == 1) == (parameter.offset >= block.resident_from));
+    }
+    CHECK(block.parameter("v_proj.weight").offset == block.parameter("q_proj.weight").offset + 24 * 12 + 12 * 12);
+    CHECK(units.back().parameter("norm.weight").offset == units.back().resident_from);
+    for (const Unit& unit : make_units(config, {.largest = 1'000'000, .multiple = 48})) {
+        CHECK(unit.resident_from == 0);
+    }
+    for (const Unit& unit : make_units(config)) {
+        CHECK(unit.resident_from == unit.elements);
+    }
+}
+
 TEST_CASE("initial weights depend on seed, name and element, and are normal") {
     const NormalStream normal(42, "model.embed_tokens.weight");
     CHECK(normal(7) == NormalStream(42, "model.embed_tokens.weight")(7));

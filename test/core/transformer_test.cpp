@@ -1,6 +1,8 @@
 #include "core/transformer.h"
 
+#include <algorithm>
 #include <catch2/catch.hpp>
+#include <memory>
 
 #include "kernels/reference/reference_ops.h"
 #include "test/core/model_memory.h"
@@ -19,7 +21,69 @@ TransformerLimits limits_for(const MicroBatch& batch, bool checkpointing, std::i
             .checkpointing = checkpointing};
 }
 
+/// Notes when units are held and when their gradients are at work.
+class Recorder : public ParameterSource, public GradientSink {
+  public:
+    explicit Recorder(ModelMemory& memory) : memory_(memory) {}
+    void start(Pass last) override { started.push_back(last); }
+    [[nodiscard]] Token acquire(std::int64_t unit, Pass pass) override {
+        uses.parameters.push_back({unit, time_++, -1});
+        inner_.push_back(std::make_unique<Token>(memory_.acquire(unit, pass)));
+        const Token& token = *inner_.back();
+        const Parameter& first = memory_.units[static_cast<std::size_t>(unit)].parameters.front();
+        const ConstMatrix view = token.view(first);
+        return {this, unit, view.data - first.offset * size_of(view.dtype), view.dtype};
+    }
+    [[nodiscard]] View begin(std::int64_t unit) override {
+        if (std::ranges::none_of(uses.gradients, [&](const UnitUse& use) { return use.unit == unit; })) {
+            uses.gradients.push_back({unit, time_++, -1});
+        }
+        return memory_.begin(unit);
+    }
+    void done(std::int64_t unit) override { end(uses.gradients, unit); }
+
+    UnitUses uses;
+    std::vector<Pass> started;
+
+  protected:
+    void release(std::int64_t unit) noexcept override { end(uses.parameters, unit); }
+
+  private:
+    /// The newest use of the unit that has not ended.
+    void end(std::vector<UnitUse>& of, std::int64_t unit) {
+        const auto use = std::find_if(of.rbegin(), of.rend(), [&](const UnitUse& one) { return one.unit == unit && one.end < 0; });
+        if (use != of.rend()) {
+            use->end = time_++;
+        }
+    }
+    ModelMemory& memory_;
+    std::vector<std::unique_ptr<Token>> inner_;
+    std::int64_t time_ = 0;
+};
+
 }  // namespace
+
+TEST_CASE("units are used as the model says beforehand") {
+    const std::string family = GENERATE("llama", "qwen2");  // untied, tied
+    const bool checkpointing = GENERATE(false, true);
+    CAPTURE(family, checkpointing);
+    const ModelConfig config = small_config(family);
+    const MicroBatch batch = make_batch({7, 4}, config.vocab_size, 3);
+    ModelMemory memory(config, DType::f32, DType::f32, 1);
+    ModelRun run(config, make_reference_ops(DType::f32), limits_for(batch, checkpointing, 4), memory.units);
+
+    Recorder training(memory);
+    static_cast<void>(run.transformer->forward_backward(batch, 1, training, training));
+    CHECK(training.started == std::vector{Pass::backward});
+    CHECK(training.uses.parameters == Transformer::uses(config, Pass::backward).parameters);
+    CHECK(training.uses.gradients == Transformer::uses(config, Pass::backward).gradients);
+
+    Recorder scoring(memory);
+    static_cast<void>(run.transformer->loss(batch, scoring));
+    CHECK(scoring.started == std::vector{Pass::forward});
+    CHECK(scoring.uses.parameters == Transformer::uses(config, Pass::forward).parameters);
+    CHECK(Transformer::uses(config, Pass::forward).gradients.empty());
+}
 
 TEST_CASE("the gradient of every parameter agrees with finite differences in double") {
     const std::string family = GENERATE("llama", "mistral", "qwen2", "qwen3", "biases");

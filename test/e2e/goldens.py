@@ -9,7 +9,7 @@
 NAME              only the cases whose directory contains it
 
 The settings: ranks of the case, threads 1 and 2, fused or composed kernels, flash or eager attention, gradient
-checkpointing or not, stage 0 or 1, the run resumed from its middle or not, micro-batches, small buckets, and the
+checkpointing or not, stages 0 to 3 (log_prob: 1 and 3), the run resumed from its middle or not, micro-batches, small buckets, and the
 overrides that the case names. A line for each failure; the last line is `N passed, N failed`.
 """
 
@@ -51,11 +51,13 @@ def settings_of(case, job, kind):
         divides = all(batch % (2 * ranks) == 0 for ranks in settings["ranks"])
         settings |= {
             "checkpointing": [True, False],
-            "stage": [0, 1],
+            "stage": [0, 1, 2, 3],
             "resumed": [False, True],
             "micro": [None, 2] if divides else [None],
             "bucket": [None, 1000],
         }
+    else:
+        settings |= {"stage": [1, 3]}
     return {name: values for name, values in settings.items() if len(values) > 1 or name == "ranks"}
 
 

@@ -170,9 +170,9 @@ TEST_CASE("Rows are summed in their order, also into the first of them") {
         expected.set(0, c, sum);
     }
     Tensor y(DType::f32, 1, 37);
-    ops->sum_rows(y, pieces);
+    ops->sum_rows(y, pieces, false);
     REQUIRE(y == expected);
-    ops->sum_rows(Matrix(pieces).row_range(0, 1), pieces);
+    ops->sum_rows(Matrix(pieces).row_range(0, 1), pieces, false);
     REQUIRE(pieces.rows_from(0, 1) == expected);
 }
 

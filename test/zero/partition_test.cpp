@@ -4,14 +4,17 @@
 #include <algorithm>
 #include <map>
 
+#include "test/zero/sized_units.h"
+
 using namespace tessera;
+using tessera::testing::sized_units;
 
 TEST_CASE("every element has one owner, whatever the sizes") {
     const std::int64_t ranks = GENERATE(1, 2, 3, 5, 16);
     const std::int64_t bucket = GENERATE(1, 100, 4096, 1'000'000);
     const std::vector<std::int64_t> sizes = {1000, 17, 1, 4096, 5003};
     CAPTURE(ranks, bucket);
-    const Partition partition(sizes, ranks, bucket);
+    const Partition partition(sized_units(sizes), ranks, bucket);
 
     // Units follow each other, each padded to whole pieces.
     std::int64_t flat = 0;
@@ -55,10 +58,28 @@ TEST_CASE("every element has one owner, whatever the sizes") {
 }
 
 TEST_CASE("states that are not sharded are ranges of whole units") {
-    const Partition partition({100, 33}, 3, 64);
+    const Partition partition(sized_units({100, 33}), 3, 64);
     const std::vector<UnitRange> all = partition.everything();
     REQUIRE(all.size() == 2);
     CHECK(all[1].count == 33);
     CHECK(all[1].flat == partition.flat(1));
     CHECK(all[1].shard == all[1].flat);
+}
+
+TEST_CASE("buckets are cut where the resident part of a unit begins") {
+    std::vector<Unit> units = sized_units({200, 40});
+    units[0].resident_from = 96;  // two steps of 16 x 3
+    units[1].resident_from = 0;
+    const Partition partition(units, 3, 64);
+    const std::vector<Bucket> expected = {
+        {0, 0, 32, 0, false},   // 96, the bucket size rounded up to a multiple of 48
+        {0, 96, 32, 32, true}, {0, 192, 16, 64, true},
+        {1, 0, 16, 80, true},
+    };
+    CHECK(partition.buckets() == expected);
+    CHECK(partition.gathered_elements(0) == 96);
+    CHECK(partition.gathered_elements(1) == 0);
+    CHECK(partition.padded_elements(0) == 240);
+    units[0].resident_from = 100;
+    CHECK_THROWS_AS(Partition(units, 3, 64), Error);
 }

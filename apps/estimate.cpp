@@ -1,0 +1,224 @@
+#include <algorithm>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+
+#include "apps/commands.h"
+#include "apps/console.h"
+#include "apps/training_memory.h"
+#include "io/durable_file.h"
+#include "zero/deepspeed_estimate.h"
+
+namespace tessera {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr std::int64_t kStages = 4;
+constexpr std::int64_t kMostRanks = 1 << 20;  // as in train check
+
+/// Memory of a rank at one stage.
+struct StagePlan {
+    MemoryPlan model_states;
+    MemoryPlan working;  // what exchanges them and, where the job says how long rows are, activations
+};
+
+/// All stages, computing in one dtype.
+struct DTypePlan {
+    std::string dtype;
+    std::vector<StagePlan> stages;
+};
+
+void check_choice(const EstimateOptions& options) {
+    if (options.parameters.has_value() != options.largest_layer.has_value()) {
+        fail(ExitCode::usage, "--params and --largest-layer belong together: give both, or a model with --model");
+    }
+    if (options.parameters && !(options.model.empty() && options.config.empty())) {
+        fail(ExitCode::usage, "--params stands in place of a model: leave out {}",
+             options.model.empty() ? "--config" : "--model");
+    }
+    if (!options.parameters && options.model.empty() && options.config.empty()) {
+        fail(ExitCode::usage,
+             "estimate needs a model: --model DIR, the one of a job with --config job.toml, or --params P "
+             "--largest-layer L");
+    }
+    if (options.gpus_per_node * options.nodes > kMostRanks) {
+        fail(ExitCode::usage, "{} nodes of {} GPUs are more than {} ranks", options.nodes, options.gpus_per_node,
+             kMostRanks);
+    }
+}
+
+Job read_job(const EstimateOptions& options, std::int64_t ranks) {
+    Job job;
+    if (!options.config.empty()) {
+        job = parse_job(read_text_file(options.config, 16 << 20), options.config, {}).job;
+        if (job.job_type != "training") {
+            fail(ExitCode::usage, "{}: estimate plans training, and this is a {} job", options.config, job.job_type);
+        }
+        make_paths_absolute(job, std::filesystem::current_path().string());
+        resolve_batch(job, ranks);
+        job.model.enable_gradient_checkpointing = job.model.enable_gradient_checkpointing.value_or(true);
+    }
+    if (!options.model.empty()) {
+        job.model_name = options.model;
+    }
+    return job;
+}
+
+StagePlan plan_stage(Job job, const ModelSetup& model, std::int64_t ranks) {
+    TrainingMemory memory = plan_training_memory(job, model, ranks);
+    StagePlan plan{std::move(memory.model_states), std::move(memory.exchange)};
+    if (job.data.sequence_length > 0) {
+        // Rows of the full length: no data is longer.
+        const std::int64_t length = job.data.sequence_length;
+        const MemoryPlan activations =
+            plan_activations(model.config(), *model.ops, training_limits(job, model.config(), length, length));
+        plan.working.insert(plan.working.end(), activations.begin(), activations.end());
+    }
+    return plan;
+}
+
+DTypePlan plan_dtype(Job job, bool bf16, std::int64_t ranks) {
+    job.bf16.enabled = bf16;
+    job = resolve_device(std::move(job));
+    const ModelSetup model = open_model(job, false);
+    DTypePlan plan{bf16 ? "bf16" : "f32", {}};
+    for (std::int64_t stage = 0; stage < kStages; ++stage) {
+        job.zero_optimization.stage = stage;
+        plan.stages.push_back(plan_stage(job, model, ranks));
+    }
+    return plan;
+}
+
+/// Purposes of all stages, in the order in which they first come.
+std::vector<std::string> purposes(const std::vector<StagePlan>& stages, MemoryPlan StagePlan::*part) {
+    std::vector<std::string> names;
+    for (const StagePlan& stage : stages) {
+        for (const MemoryUse& use : stage.*part) {
+            if (std::ranges::find(names, use.purpose) == names.end()) {
+                names.push_back(use.purpose);
+            }
+        }
+    }
+    return names;
+}
+
+std::int64_t bytes_of(const MemoryPlan& plan, const std::string& purpose) {
+    std::int64_t bytes = 0;
+    for (const MemoryUse& use : plan) {
+        bytes += use.purpose == purpose ? use.bytes : 0;
+    }
+    return bytes;
+}
+
+/// A column a stage.
+void print_plan(Console& console, const DTypePlan& plan, const deepspeed::ModelSize& size, std::int64_t ranks) {
+    std::vector<std::pair<std::string, std::string>> rows;
+    const auto add = [&](const std::string& name, const auto& cell) {
+        std::string cells;
+        for (std::int64_t stage = 0; stage < kStages; ++stage) {
+            cells += fmt::format("{:>22}", cell(stage, plan.stages[static_cast<std::size_t>(stage)]));
+        }
+        rows.emplace_back(name, cells);
+    };
+    const auto add_bytes = [&](const std::string& name, const auto& bytes) {
+        add(name, [&](std::int64_t, const StagePlan& stage) { return with_separators(bytes(stage)); });
+    };
+    const auto add_part = [&](MemoryPlan StagePlan::*part) {
+        for (const std::string& purpose : purposes(plan.stages, part)) {
+            add_bytes(purpose, [&](const StagePlan& stage) { return bytes_of(stage.*part, purpose); });
+        }
+    };
+    add("", [](std::int64_t stage, const StagePlan&) { return fmt::format("stage {}", stage); });
+    add_part(&StagePlan::model_states);
+    add_bytes("model states", [](const StagePlan& stage) { return total_bytes(stage.model_states); });
+    add("  bytes a parameter", [&](std::int64_t, const StagePlan& stage) {
+        return fmt::format("{:.3f}",
+                           static_cast<double>(total_bytes(stage.model_states)) / static_cast<double>(size.parameters));
+    });
+    add_part(&StagePlan::working);
+    add_bytes("all",
+              [](const StagePlan& stage) { return total_bytes(stage.model_states) + total_bytes(stage.working); });
+    console.line("");
+    console.table(fmt::format("memory of a rank of {}, bytes, {}", with_separators(ranks), plan.dtype), rows);
+}
+
+Json to_json(const MemoryPlan& plan) {
+    Json uses = Json::object();
+    for (const MemoryUse& use : plan) {
+        uses[use.purpose] = use.bytes;
+    }
+    return uses;
+}
+
+Json to_json(const DTypePlan& plan) {
+    Json list = Json::array();
+    for (std::int64_t stage = 0; stage < kStages; ++stage) {
+        const StagePlan& memory = plan.stages[static_cast<std::size_t>(stage)];
+        const std::int64_t states = total_bytes(memory.model_states);
+        list.push_back({{"stage", stage},
+                        {"model_states", to_json(memory.model_states)},
+                        {"working", to_json(memory.working)},
+                        {"model_states_total", states},
+                        {"total", states + total_bytes(memory.working)}});
+    }
+    return list;
+}
+
+Json to_json(const std::vector<deepspeed::Estimate>& estimates, bool stage3) {
+    Json list = Json::array();
+    for (const deepspeed::Estimate& estimate : estimates) {
+        Json row = {{"offload_optimizer", estimate.offload_optimizer}};
+        if (stage3) {
+            row["offload_param"] = estimate.offload_parameters;
+            row["zero_init"] = estimate.zero_init;
+        }
+        row["cpu_bytes"] = estimate.cpu_bytes;
+        row["gpu_bytes"] = estimate.gpu_bytes;
+        list.push_back(std::move(row));
+    }
+    return list;
+}
+
+}  // namespace
+
+void command_estimate(const EstimateOptions& options) {
+    check_choice(options);
+    const deepspeed::Cluster cluster{options.gpus_per_node, options.nodes};
+    const std::int64_t ranks = options.gpus_per_node * options.nodes;
+    deepspeed::ModelSize size{options.parameters.value_or(0), options.largest_layer.value_or(0)};
+    std::vector<std::string> warnings;
+    std::vector<DTypePlan> plans;
+    if (!options.parameters) {
+        const Job job = read_job(options, ranks);
+        const HfModel model = HfModel::open(job.model_name);
+        warnings = model.warnings();
+        size = deepspeed::model_size(make_units(model.config()));
+        plans = {plan_dtype(job, false, ranks), plan_dtype(job, true, ranks)};
+    }
+    const std::vector<deepspeed::Estimate> zero2 = estimate_zero2(size, cluster);
+    const std::vector<deepspeed::Estimate> zero3 = estimate_zero3(size, cluster);
+
+    if (options.json) {
+        Json result = {{"parameters", size.parameters},
+                       {"largest_layer", size.largest_layer},
+                       {"gpus_per_node", cluster.gpus_per_node},
+                       {"nodes", cluster.nodes},
+                       {"deepspeed", {{"zero2", to_json(zero2, false)}, {"zero3", to_json(zero3, true)}}}};
+        for (const DTypePlan& plan : plans) {
+            result["plan"][plan.dtype] = to_json(plan);
+        }
+        result["warnings"] = warnings;
+        fmt::print("{}\n", result.dump(2, ' ', false, Json::error_handler_t::replace));
+        return;
+    }
+    Console console(true);
+    for (const std::string& warning : warnings) {
+        console.warn(warning);
+    }
+    fmt::print("{}{}", zero2_table(size, cluster), zero3_table(size, cluster));
+    for (const DTypePlan& plan : plans) {
+        print_plan(console, plan, size, ranks);
+    }
+}
+
+}  // namespace tessera

@@ -1,0 +1,26 @@
+// How much memory a rank may still take on its node.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "core/communicator.h"
+
+namespace tessera {
+
+struct FreeMemory {
+    std::int64_t bytes = 0;
+    std::string source;  // what sets the bound, in words
+
+    bool operator==(const FreeMemory&) const = default;
+};
+
+/// The least of what the node has available, what is left in the control groups of this process (pages of files, which
+/// can be dropped, do not count as taken), each shared evenly among `ranks` ranks of the node, and this process's own
+/// limits (ulimit -v, -d). `root`: where /proc and /sys are; another place for tests.
+[[nodiscard]] FreeMemory free_memory(std::int64_t ranks, const std::string& root = "");
+
+/// The least of all ranks; collective.
+[[nodiscard]] FreeMemory least_free_memory(const Communicator& communicator);
+
+}  // namespace tessera

@@ -1,0 +1,93 @@
+// For tests: everything that trains a small model at a ZeRO stage, in one object.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "core/transformer.h"
+#include "test/core/model_memory.h"
+#include "test/core/mpi_world.h"
+#include "zero/gathered_parameters.h"
+#include "zero/gradients.h"
+#include "zero/sharded_optimizer.h"
+
+namespace tessera::testing {
+
+struct EngineOptions {
+    DType storage = DType::f32;
+    ZeroStage stage = 1;
+    std::int64_t bucket = 1'000'000;
+    std::int64_t call = 1;  // allgather_bucket_size
+    bool overlap = false;
+    GatherLimits gather = {};
+    std::int64_t resident = -1;  // persistence threshold, at stage 3
+    ShardedOptimizer::Options optimizer = {.weight_decay = 0.1, .no_decay = {"*norm*"}, .clipping = 0.5};
+};
+
+class Engine {
+  public:
+    Engine(const ModelConfig& model, std::unique_ptr<Ops> operations, const EngineOptions& chosen)
+        : options(chosen),
+          config(model),
+          ops(std::move(operations)),
+          units(make_units(config, chosen.stage == 3 ? Residency{chosen.resident, 16 * world().size()} : Residency{})),
+          partition(units, world().size(), chosen.bucket),
+          queue(world(), progress, chosen.overlap, true),
+          memory(64 << 20),
+          carver(memory.span()),
+          states(units, partition, {chosen.storage, chosen.stage, world().rank(), true}, carver),
+          gradients(partition, Transformer::uses(config, Pass::backward).gradients, chosen.stage, *ops, queue, carver),
+          optimizer(states, gradients, *ops, queue, with_call(chosen)) {
+        if (chosen.stage == 3) {
+            const auto plan = [&](Pass last) {
+                return GatherPlan(Transformer::uses(config, last).parameters, partition, chosen.gather);
+            };
+            source = std::make_unique<GatheredParameters>(
+                states, queue, GatheredParameters::Plans{plan(Pass::forward), plan(Pass::backward)}, chosen.call,
+                carver);
+        } else {
+            source = std::make_unique<ResidentParameters>(states);
+        }
+    }
+    Engine(const Engine&) = delete;
+    Engine& operator=(const Engine&) = delete;
+    ~Engine() { queue.close(); }
+
+    /// The parameters, unit by unit, in the storage dtype, by a forward pass over all units. Collective.
+    [[nodiscard]] std::map<std::string, std::vector<std::byte>> parameters() {
+        std::map<std::string, std::vector<std::byte>> result;
+        source->start(Pass::forward);
+        for (const UnitUse& use : Transformer::uses(config, Pass::forward).parameters) {
+            const auto token = source->acquire(use.unit, Pass::forward);
+            for (const Parameter& parameter : units[static_cast<std::size_t>(use.unit)].parameters) {
+                const ConstMatrix view = token.view(parameter);
+                result[parameter.name].assign(view.data, view.data + parameter.elements() * size_of(options.storage));
+            }
+        }
+        return result;
+    }
+
+    EngineOptions options;
+    ModelConfig config;
+    std::unique_ptr<Ops> ops;
+    std::vector<Unit> units;
+    Partition partition;
+    Progress progress;
+    CommunicationQueue queue;
+    Memory memory;
+    Carver carver;
+    ModelStates states;
+    Gradients gradients;
+    ShardedOptimizer optimizer;
+    std::unique_ptr<ParameterSource> source;
+
+  private:
+    static ShardedOptimizer::Options with_call(const EngineOptions& chosen) {
+        ShardedOptimizer::Options result = chosen.optimizer;
+        result.gather_elements = chosen.call;
+        return result;
+    }
+};
+
+}  // namespace tessera::testing

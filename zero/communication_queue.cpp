@@ -1,0 +1,121 @@
+#include "zero/communication_queue.h"
+
+#include <chrono>
+#include <utility>
+
+namespace tessera {
+namespace {
+
+double seconds_since(std::chrono::steady_clock::time_point start) {
+    return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
+}  // namespace
+
+CommunicationQueue::CommunicationQueue(const Communicator& communicator, Progress& progress, bool threaded, bool check)
+    : communicator_(communicator), progress_(progress), check_(check) {
+    if (threaded) {
+        thread_ = std::thread([this] { run(); });
+    }
+}
+
+void CommunicationQueue::close() noexcept {
+    if (!thread_.joinable()) {
+        return;
+    }
+    {
+        const std::lock_guard lock(mutex_);
+        stopping_ = true;
+        waiting_.clear();
+    }
+    submitted_changed_.notify_one();
+    thread_.join();
+}
+
+CommunicationQueue::Ticket CommunicationQueue::submit(const Collective& collective, std::function<void()> work) {
+    if (!thread_.joinable()) {
+        const auto start = std::chrono::steady_clock::now();
+        perform({collective, std::move(work)});
+        traffic_[collective.purpose].waited += seconds_since(start);
+        done_ = ++submitted_;
+        return submitted_;
+    }
+    Ticket ticket = 0;
+    {
+        const std::lock_guard lock(mutex_);
+        waiting_.push_back({collective, std::move(work)});
+        ticket = ++submitted_;
+    }
+    submitted_changed_.notify_one();
+    return ticket;
+}
+
+void CommunicationQueue::wait(Ticket ticket, Exchange purpose) {
+    progress_.mark();
+    if (!thread_.joinable()) {
+        return;
+    }
+    const auto start = std::chrono::steady_clock::now();
+    std::unique_lock lock(mutex_);
+    done_changed_.wait(lock, [&] { return done_ >= ticket || error_; });
+    traffic_[purpose].waited += seconds_since(start);
+    if (error_) {
+        std::rethrow_exception(error_);
+    }
+}
+
+Traffic CommunicationQueue::traffic() const {
+    const std::lock_guard lock(mutex_);
+    return traffic_;
+}
+
+void CommunicationQueue::perform(const Item& item) {
+    progress_.begin_exchange(name_of(item.collective.purpose), item.collective.unit, item.collective.bytes);
+    if (check_) {
+        compare(item.collective);
+    }
+    const auto start = std::chrono::steady_clock::now();
+    item.work();
+    const double seconds = seconds_since(start);
+    progress_.end_exchange();
+    const std::lock_guard lock(mutex_);
+    traffic_[item.collective.purpose] += {1, item.collective.bytes, seconds, 0};
+}
+
+void CommunicationQueue::compare(const Collective& collective) const {
+    const std::string own = fmt::format("exchange {}: {}, unit {}, {} bytes", progress_.exchanges_begun(),
+                                        name_of(collective.purpose), collective.unit, collective.bytes);
+    const std::vector<std::string> all = communicator_.all_gather(own);
+    for (std::size_t rank = 1; rank < all.size(); ++rank) {
+        if (all[rank] != all[0]) {
+            throw AgreedError(ExitCode::disagree, fmt::format("rank {} is at {}, rank 0 at {}", rank, all[rank], all[0]));
+        }
+    }
+}
+
+void CommunicationQueue::run() {
+    std::unique_lock lock(mutex_);
+    while (true) {
+        submitted_changed_.wait(lock, [&] { return stopping_ || !waiting_.empty(); });
+        if (stopping_) {
+            return;
+        }
+        const Item item = std::move(waiting_.front());
+        waiting_.pop_front();
+        if (!error_) {
+            lock.unlock();
+            std::exception_ptr error;
+            try {
+                perform(item);
+            } catch (...) {
+                error = std::current_exception();
+            }
+            lock.lock();
+            error_ = error;
+        }
+        ++done_;
+        done_changed_.notify_all();
+    }
+}
+
+}  // namespace tessera

@@ -1,0 +1,83 @@
+// Exchanges between ranks, done in the order of their submission: at once, or on a thread of their own beside
+// computation. Each is counted, timed, and visible to whoever watches for hangs.
+#pragma once
+
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <exception>
+#include <functional>
+#include <mutex>
+#include <thread>
+
+#include "core/communicator.h"
+#include "core/progress.h"
+#include "zero/traffic.h"
+
+namespace tessera {
+
+/// Whether jobs compare what their ranks exchange: in debug builds, as it costs a small collective each time.
+#ifdef NDEBUG
+inline constexpr bool kCheckExchanges = false;
+#else
+inline constexpr bool kCheckExchanges = true;
+#endif
+
+/// Every rank submits the same exchanges in the same order. While one is under way on the thread, the submitting thread
+/// makes no calls of MPI: it waits for what it needs first, or drains.
+class CommunicationQueue {
+  public:
+    using Ticket = std::int64_t;
+
+    /// What is exchanged.
+    struct Collective {
+        Exchange purpose = Exchange::reduce_gradients;
+        std::int64_t unit = -1;
+        std::int64_t bytes = 0;  // that this rank sends to the others
+    };
+
+    /// `threaded`: false does each exchange within submit(). `check`: the ranks compare the description of each exchange
+    /// before it, and one that disagrees is named: Error(disagree).
+    CommunicationQueue(const Communicator& communicator, Progress& progress, bool threaded, bool check);
+    CommunicationQueue(const CommunicationQueue&) = delete;
+    CommunicationQueue& operator=(const CommunicationQueue&) = delete;
+    ~CommunicationQueue() { close(); }
+
+    [[nodiscard]] const Communicator& communicator() const { return communicator_; }
+
+    [[nodiscard]] Ticket submit(const Collective& collective, std::function<void()> work);
+    /// Returns when the exchange of the ticket, and with it all before it, is done; throws what it threw. The time is
+    /// counted as waiting for `purpose`.
+    void wait(Ticket ticket, Exchange purpose);
+    /// Waits for everything.
+    void drain(Exchange purpose) { wait(submitted_, purpose); }
+    /// Drops what has not begun and ends the thread; before the memory goes that the exchanges use.
+    void close() noexcept;
+
+    [[nodiscard]] Traffic traffic() const;
+
+  private:
+    struct Item {
+        Collective collective;
+        std::function<void()> work;
+    };
+    void perform(const Item& item);
+    void compare(const Collective& collective) const;
+    void run();
+
+    const Communicator& communicator_;
+    Progress& progress_;
+    bool check_;
+    mutable std::mutex mutex_;
+    std::condition_variable submitted_changed_;
+    std::condition_variable done_changed_;
+    std::deque<Item> waiting_;
+    Ticket submitted_ = 0;  // number of the newest, from 1
+    Ticket done_ = 0;
+    bool stopping_ = false;
+    std::exception_ptr error_;  // the first; nothing is done after it
+    Traffic traffic_;
+    std::thread thread_;
+};
+
+}  // namespace tessera

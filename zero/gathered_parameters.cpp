@@ -1,0 +1,105 @@
+#include "zero/gathered_parameters.h"
+
+#include <algorithm>
+#include <cstring>
+
+namespace tessera {
+namespace {
+
+Matrix block(DType storage, const GatheredParameters::Plans& plans, Carver& carver) {
+    return carver.matrix(storage, 1, std::max(plans.forward.block_elements, plans.training.block_elements));
+}
+
+}  // namespace
+
+GatheredParameters::GatheredParameters(const ModelStates& states, CommunicationQueue& queue, Plans plans,
+                                       std::int64_t call_elements, Carver& carver)
+    : states_(states),
+      queue_(queue),
+      plans_(std::move(plans)),
+      block_(block(states.options().storage, plans_, carver)),
+      calls_(static_cast<std::size_t>(states.partition().units())) {
+    for (const Bucket& bucket : states.partition().buckets()) {
+        if (bucket.resident) {
+            continue;
+        }
+        // Consecutive buckets of one size: their pieces lie one after another in the shard, they themselves in the unit.
+        std::vector<Call>& calls = calls_[static_cast<std::size_t>(bucket.unit)];
+        const std::int64_t size = bucket.piece * queue.communicator().size();
+        if (calls.empty() || calls.back().piece != bucket.piece || (calls.back().buckets + 1) * size > call_elements) {
+            calls.push_back({bucket.shard, bucket.first, 1, bucket.piece});
+        } else {
+            ++calls.back().buckets;
+        }
+    }
+}
+
+MemoryPlan GatheredParameters::plan(DType storage, const Plans& plans) {
+    Carver counter;
+    static_cast<void>(block(storage, plans, counter));
+    return {{"gathered parameters", counter.used()}};
+}
+
+void GatheredParameters::start(Pass last) {
+    current_ = last == Pass::forward ? &plans_.forward : &plans_.training;
+    next_use_ = 0;
+    next_gather_ = 0;
+    tickets_.assign(current_->gathers.size(), 0);
+}
+
+void GatheredParameters::idle() {
+    start(Pass::forward);
+    while (next_use_ < current_->uses.size()) {
+        static_cast<void>(acquire(current_->uses[next_use_].unit, Pass::forward));
+    }
+}
+
+ParameterSource::Token GatheredParameters::acquire(std::int64_t unit, Pass /*pass*/) {
+    if (current_ == nullptr || next_use_ >= current_->uses.size() || current_->uses[next_use_].unit != unit) {
+        fail(ExitCode::internal, "unit {} was acquired out of the planned order", unit);
+    }
+    const auto use = static_cast<std::int64_t>(next_use_);
+    const auto issue_until = [&](auto&& due) {
+        while (next_gather_ < current_->gathers.size() && due(current_->gathers[next_gather_])) {
+            issue(next_gather_++);
+        }
+    };
+    issue_until([&](const UnitGather& gather) { return gather.needed <= use; });
+    const std::int64_t own = current_->gather_of[next_use_];
+    ++next_use_;
+    const DType dtype = states_.options().storage;
+    const Unit& description = states_.units()[static_cast<std::size_t>(unit)];
+    const Matrix resident = states_.resident().col_range(states_.resident_offset(unit), 0);
+    if (own < 0) {
+        return {this, unit, resident.data, dtype};
+    }
+    const UnitGather& gather = current_->gathers[static_cast<std::size_t>(own)];
+    queue_.wait(tickets_[static_cast<std::size_t>(own)], Exchange::gather_parameters);
+    if (gather.needed == use) {
+        // Small parameters that never left, put behind those that came, so that the unit is one range.
+        std::memcpy(place(gather) + description.resident_from * size_of(dtype), resident.data,
+                    static_cast<std::size_t>((description.elements - description.resident_from) * size_of(dtype)));
+    }
+    issue_until([&](const UnitGather& next) { return next.issued <= use; });
+    return {this, unit, place(gather), dtype};
+}
+
+void GatheredParameters::release(std::int64_t /*unit*/) noexcept {}  // the plan says what lies there next, and when
+
+std::byte* GatheredParameters::place(const UnitGather& gather) const { return block_.col_range(gather.offset, 0).data; }
+
+void GatheredParameters::issue(std::size_t index) {
+    const UnitGather& gather = current_->gathers[index];
+    const Communicator& communicator = queue_.communicator();
+    const std::int64_t element = size_of(states_.options().storage);
+    for (const Call& call : calls_[static_cast<std::size_t>(gather.unit)]) {
+        const std::int64_t piece = call.piece * element;
+        const std::byte* own = states_.parameters().values.col_range(call.shard, 0).data;
+        std::byte* all = place(gather) + call.first * element;
+        tickets_[index] = queue_.submit(
+            {Exchange::gather_parameters, gather.unit, (communicator.size() - 1) * call.buckets * piece},
+            [&communicator, own, all, buckets = call.buckets, piece] { communicator.all_gather(own, all, buckets, piece); });
+    }
+}
+
+}  // namespace tessera

@@ -1,0 +1,58 @@
+// Parameters of which each rank keeps a shard: gathered before a unit uses them (stage 3).
+#pragma once
+
+#include <vector>
+
+#include "core/memory.h"
+#include "core/unit_memory.h"
+#include "zero/communication_queue.h"
+#include "zero/gather_plan.h"
+#include "zero/model_states.h"
+
+namespace tessera {
+
+class GatheredParameters : public ParameterSource {
+  public:
+    struct Plans {
+        GatherPlan forward;   // of a micro-batch without backward
+        GatherPlan training;  // with it
+    };
+
+    /// `call_elements`: gathered in one call, in whole buckets. Takes plan() bytes from `carver`.
+    GatheredParameters(const ModelStates& states, CommunicationQueue& queue, Plans plans, std::int64_t call_elements,
+                       Carver& carver);
+
+    [[nodiscard]] static MemoryPlan plan(DType storage, const Plans& plans);
+
+    void start(Pass last) override;
+    void idle() override;
+    [[nodiscard]] Token acquire(std::int64_t unit, Pass pass) override;
+
+  protected:
+    void release(std::int64_t unit) noexcept override;
+
+  private:
+    /// Buckets that are gathered in one call.
+    struct Call {
+        std::int64_t shard;  // where their pieces begin
+        std::int64_t first;  // where the first of them begins in its unit
+        std::int64_t buckets;
+        std::int64_t piece;
+    };
+
+    void issue(std::size_t gather);
+    [[nodiscard]] std::byte* place(const UnitGather& gather) const;
+
+    const ModelStates& states_;
+    CommunicationQueue& queue_;
+    Plans plans_;
+    Matrix block_;
+    std::vector<std::vector<Call>> calls_;  // by unit
+
+    const GatherPlan* current_ = nullptr;
+    std::size_t next_use_ = 0;
+    std::size_t next_gather_ = 0;
+    std::vector<CommunicationQueue::Ticket> tickets_;  // by gather of the current plan
+};
+
+}  // namespace tessera
