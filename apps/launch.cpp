@@ -2,6 +2,7 @@
 
 #include <fmt/ranges.h>
 
+#include <csignal>
 #include <cstdio>
 #include <filesystem>
 
@@ -57,6 +58,10 @@ int launch(const std::function<ExitCode(const Communicator&)>& work) {
             world.abort(ExitCode::internal);
         }
         std::fflush(stdout);
+        if (code != ExitCode::ok && code != ExitCode::stopped_early) {
+            // mpirun sends TERM to the ranks that leave after the first: it must end them, also within MPI_Finalize.
+            static_cast<void>(std::signal(SIGTERM, SIG_DFL));
+        }
         // mpirun kills the others at the first exit that is not 0.
         world.barrier();
     }
