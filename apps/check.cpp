@@ -26,8 +26,9 @@ void print(const CheckOptions& options, const Job& job, const Summary& summary, 
         for (const auto& [name, value] : summary) {
             words[name] = value;
         }
-        const nlohmann::ordered_json result = {{"job", job_to_toml(job)}, {"summary", words},   {"memory", memory},
-                                               {"total", total_bytes(plan)}, {"unused", unused}, {"warnings", warnings}};
+        const nlohmann::ordered_json result = {{"job", job_to_toml(job)}, {"summary", words},
+                                               {"memory", memory},        {"total", total_bytes(plan)},
+                                               {"unused", unused},        {"warnings", warnings}};
         fmt::print("{}\n", result.dump(2));
         return;
     }
@@ -71,9 +72,8 @@ void command_check(const CheckOptions& options) {
         if (const std::string path = resume_path(setup.job(), warnings); !path.empty()) {
             const ShardedCheckpoint checkpoint(open_checkpoint(path));
             checkpoint.check(setup.units());
-            std::ranges::for_each(checkpoint.info().files, [&](const FileRecord& record) {
-                verify_checkpoint_file(checkpoint.info(), record);
-            });
+            std::ranges::for_each(checkpoint.info().files,
+                                  [&](const FileRecord& record) { verify_checkpoint_file(checkpoint.info(), record); });
             summary.emplace_back("goes on from", path);
         }
         print(options, setup.job(), summary, setup.plan(), file.unused, warnings);

@@ -11,8 +11,8 @@
 namespace tessera {
 
 bool makes_exports(const Job& job) {
-    return job.checkpoint.export_hf && (job.zero_optimization.stage != 3 ||
-                                        job.zero_optimization.stage3_gather_16bit_weights_on_model_save);
+    return job.checkpoint.export_hf &&
+           (job.zero_optimization.stage != 3 || job.zero_optimization.stage3_gather_16bit_weights_on_model_save);
 }
 
 DType export_dtype(const std::string& name) {
@@ -21,8 +21,8 @@ DType export_dtype(const std::string& name) {
 
 void export_checkpoint(ShardedCheckpoint& checkpoint, const std::string& out_directory, DType dtype) {
     const std::vector<Unit>& units = checkpoint.units();
-    const bool tied = std::ranges::none_of(units.back().parameters,
-                                           [](const Parameter& parameter) { return parameter.name == "lm_head.weight"; });
+    const bool tied = std::ranges::none_of(
+        units.back().parameters, [](const Parameter& parameter) { return parameter.name == "lm_head.weight"; });
     HfExport out(checkpoint.description().model_directory, out_directory, units, dtype, tied);
     constexpr std::int64_t kChunk = 1 << 20;
     std::vector<float> values(static_cast<std::size_t>(kChunk));
@@ -34,7 +34,8 @@ void export_checkpoint(ShardedCheckpoint& checkpoint, const std::string& out_dir
                                 parameter.offset + first, count, values.data());
                 if (!std::all_of(values.begin(), values.begin() + count, [](float x) { return std::isfinite(x); })) {
                     fail(ExitCode::numerical,
-                         "{} in the checkpoint {} has values that are not finite: it is not exported; go on from an older "
+                         "{} in the checkpoint {} has values that are not finite: it is not exported; go on from an "
+                         "older "
                          "checkpoint with a lower training.optimizer.lr",
                          parameter.name, checkpoint.info().path);
                 }

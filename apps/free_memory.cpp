@@ -68,7 +68,8 @@ FreeMemory free_memory(std::int64_t ranks, const std::string& root) {
         const std::string mount = root + (second_version ? "/sys/fs/cgroup" : "/sys/fs/cgroup/memory");
         std::filesystem::path path = line.substr(line.find(':', line.find(':') + 1) + 1);
         while (true) {
-            consider(left_in_group(mount + path.string(), second_version), ranks, fmt::format("left in the control group {}", path.string()));
+            consider(left_in_group(mount + path.string(), second_version), ranks,
+                     fmt::format("left in the control group {}", path.string()));
             if (!path.has_relative_path()) {
                 break;
             }

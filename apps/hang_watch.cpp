@@ -30,7 +30,8 @@ HangWatch::HangWatch(const Communicator& communicator, std::string directory, do
             std::filesystem::remove_all(directory_);  // of an earlier run
         }
     });
-    names_ = communicator.all_gather(fmt::format("rank {} on {}, process {}", communicator.rank(), host_name(), getpid()));
+    names_ =
+        communicator.all_gather(fmt::format("rank {} on {}, process {}", communicator.rank(), host_name(), getpid()));
     thread_ = std::thread([this] { run(); });
 }
 
@@ -61,7 +62,9 @@ void HangWatch::run() {
     }
 }
 
-std::string HangWatch::file_of(std::int64_t rank) const { return fmt::format("{}/rank-{}.json", directory_, rank); }
+std::string HangWatch::file_of(std::int64_t rank) const {
+    return fmt::format("{}/rank-{}.json", directory_, rank);
+}
 
 std::vector<std::optional<HangWatch::Report>> HangWatch::read_reports() const {
     std::vector<std::optional<Report>> reports(names_.size());
@@ -79,17 +82,17 @@ std::vector<std::optional<HangWatch::Report>> HangWatch::read_reports() const {
 void HangWatch::report_and_end() {
     std::vector<std::optional<Report>> reports(names_.size());
     try {
-        const Report own{progress_.step(), progress_.exchanges_begun(), progress_.exchanging(),
-                         fmt::format("{}{}, {} bytes", progress_.what(),
-                                     progress_.unit() < 0 ? "" : fmt::format(" of unit {}", progress_.unit()),
-                                     progress_.bytes())};
+        const Report own{
+            progress_.step(), progress_.exchanges_begun(), progress_.exchanging(),
+            fmt::format("{}{}, {} bytes", progress_.what(),
+                        progress_.unit() < 0 ? "" : fmt::format(" of unit {}", progress_.unit()), progress_.bytes())};
         reports[static_cast<std::size_t>(communicator_.rank())] = own;
         make_directories(directory_);
-        write_file_atomically(file_of(communicator_.rank()), nlohmann::json({{"step", own.step},
-                                                                             {"exchange", own.exchange},
-                                                                             {"exchanging", own.exchanging},
-                                                                             {"what", own.what}})
-                                                                 .dump());
+        write_file_atomically(
+            file_of(communicator_.rank()),
+            nlohmann::json(
+                {{"step", own.step}, {"exchange", own.exchange}, {"exchanging", own.exchanging}, {"what", own.what}})
+                .dump());
         // The others stopped at about the same time; a file system over a network takes a while to show their files.
         const double patience = std::clamp(seconds_ / 4, 1.0, 15.0);
         const auto start = std::chrono::steady_clock::now();
@@ -130,8 +133,9 @@ std::string HangWatch::explain(double seconds, const std::vector<std::optional<R
         std::vector<std::string> who;
         std::ranges::transform(place->second, std::back_inserter(who), [&](std::size_t rank) { return names[rank]; });
         const bool rest = place == most && (places.size() > 1 || !silent.empty());
-        text += fmt::format("; {} at {}", rest ? fmt::format("{} other ranks", who.size()) : fmt::format("{}", fmt::join(who, " and ")),
-                            place->first);
+        text += fmt::format(
+            "; {} at {}", rest ? fmt::format("{} other ranks", who.size()) : fmt::format("{}", fmt::join(who, " and ")),
+            place->first);
     }
     return text;
 }

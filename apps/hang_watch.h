@@ -30,7 +30,7 @@ class HangWatch {
         std::int64_t step = 0;
         std::int64_t exchange = 0;  // number of the one it is in, or was in last
         bool exchanging = false;
-        std::string what;           // that exchange
+        std::string what;  // that exchange
 
         bool operator==(const Report&) const = default;
     };

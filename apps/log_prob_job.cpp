@@ -27,9 +27,7 @@ constexpr double kReportSeconds = 10;
 class BatchResult {
   public:
     BatchResult(std::int64_t pieces, std::int64_t values, bool entropy)
-        : pieces_(pieces),
-          values_(values),
-          bytes_(static_cast<std::size_t>(pieces * 8 + values * (entropy ? 8 : 4))) {}
+        : pieces_(pieces), values_(values), bytes_(static_cast<std::size_t>(pieces * 8 + values * (entropy ? 8 : 4))) {}
     /// From the bytes of another rank.
     BatchResult(std::int64_t pieces, std::int64_t values, const std::string& bytes)
         : pieces_(pieces), values_(values), bytes_(bytes.size()) {
@@ -93,7 +91,7 @@ class LogProbRun {
     std::vector<double> sums_;               // of each sequence so far
     std::int64_t tokens_done_ = 0;
     std::int64_t tokens_to_do_ = 0;
-    double total_ = 0;          // of the log-probs computed in this run
+    double total_ = 0;  // of the log-probs computed in this run
     std::int64_t values_ = 0;
     Stopwatch since_start_;
     Stopwatch since_flush_;
@@ -130,7 +128,8 @@ std::vector<std::int64_t> LogProbRun::pending(const std::vector<bool>& done) con
     std::vector<std::int64_t> batches;
     for (std::int64_t b = 0; b < setup_.scoring().batches(); ++b) {
         for (std::int64_t p = setup_.scoring().first_piece(b); p < setup_.scoring().end_piece(b); ++p) {
-            const auto sequence = static_cast<std::size_t>(setup_.scoring().pieces()[static_cast<std::size_t>(p)].sequence);
+            const auto sequence =
+                static_cast<std::size_t>(setup_.scoring().pieces()[static_cast<std::size_t>(p)].sequence);
             if (!done[sequence]) {
                 batches.push_back(b);
                 break;
@@ -219,11 +218,10 @@ void LogProbRun::write(std::int64_t batch, BatchResult result) {
 void LogProbRun::report(std::int64_t batches_left) {
     const double seconds = since_start_.seconds();
     const double rate = static_cast<double>(tokens_done_) / std::max(seconds, 1e-9);
-    const std::string text =
-        fmt::format("scored {} of {} tokens  {:.0f} tokens/s  mean log-prob {:.4f}  left {}",
-                    with_separators(tokens_done_), with_separators(tokens_to_do_), rate,
-                    values_ > 0 ? total_ / static_cast<double>(values_) : 0.0,
-                    in_time(static_cast<double>(tokens_to_do_ - tokens_done_) / std::max(rate, 1e-9)));
+    const std::string text = fmt::format(
+        "scored {} of {} tokens  {:.0f} tokens/s  mean log-prob {:.4f}  left {}", with_separators(tokens_done_),
+        with_separators(tokens_to_do_), rate, values_ > 0 ? total_ / static_cast<double>(values_) : 0.0,
+        in_time(static_cast<double>(tokens_to_do_ - tokens_done_) / std::max(rate, 1e-9)));
     if (seconds - last_report_ >= kReportSeconds || batches_left == 0) {
         console_.line(text);
         last_report_ = seconds;
@@ -238,8 +236,8 @@ ExitCode LogProbRun::stop(const std::string& path) {
             writer_->flush();
         }
     });
-    console_.line(fmt::format("stopped by {} with {} of {} tokens scored; {}", stopped_by_, with_separators(tokens_done_),
-                              with_separators(tokens_to_do_),
+    console_.line(fmt::format("stopped by {} with {} of {} tokens scored; {}", stopped_by_,
+                              with_separators(tokens_done_), with_separators(tokens_to_do_),
                               setup_.job().checkpoint.resume == "never"
                                   ? std::string("checkpoint.resume = \"never\" starts anew when the job is run again")
                                   : fmt::format("{}.partial keeps them: run the same job again to go on", path)));
@@ -302,14 +300,16 @@ ExitCode LogProbRun::run(const std::string& path, const LogProbAttributes& attri
         communicator_.agree([&] {
             for (std::size_t r = 0; r < results.size() && round + r < batches.size(); ++r) {
                 const std::int64_t batch = batches[round + r];
-                write(batch, BatchResult(plan.end_piece(batch) - plan.first_piece(batch), values_of(batch), results[r]));
+                write(batch,
+                      BatchResult(plan.end_piece(batch) - plan.first_piece(batch), values_of(batch), results[r]));
             }
             if (writer_ && since_flush_.seconds() > kFlushSeconds) {
                 writer_->flush();
                 since_flush_ = Stopwatch();
             }
         });
-        report(static_cast<std::int64_t>(batches.size()) - static_cast<std::int64_t>(std::min(round + ranks, batches.size())));
+        report(static_cast<std::int64_t>(batches.size()) -
+               static_cast<std::int64_t>(std::min(round + ranks, batches.size())));
     }
     communicator_.agree([&] {
         if (writer_) {
@@ -339,9 +339,8 @@ ExitCode run_log_prob(const Communicator& communicator, const JobFile& file, con
     const Cores cores = take_cores(communicator.local());
     const FreeMemory free = least_free_memory(communicator);
     std::unique_ptr<LogProbSetup> setup;
-    communicator.agree([&] {
-        setup = std::make_unique<LogProbSetup>(file.job, communicator.size(), communicator.rank() == 0, free);
-    });
+    communicator.agree(
+        [&] { setup = std::make_unique<LogProbSetup>(file.job, communicator.size(), communicator.rank() == 0, free); });
     for (const std::string& warning : setup->warnings()) {
         console.warn(warning);
     }
@@ -374,9 +373,10 @@ ExitCode run_log_prob(const Communicator& communicator, const JobFile& file, con
         }
     });
     if (!communicator.broadcast(finished).empty()) {
-        console.line(fmt::format("{} is there already, from this job: nothing to do (checkpoint.resume = \"never\" "
-                                 "computes it anew)",
-                                 path));
+        console.line(
+            fmt::format("{} is there already, from this job: nothing to do (checkpoint.resume = \"never\" "
+                        "computes it anew)",
+                        path));
         return ExitCode::ok;
     }
     Progress progress;

@@ -8,8 +8,8 @@ namespace tessera {
 
 LogProbSetup::LogProbSetup(Job job, std::int64_t ranks, bool first, const FreeMemory& free)
     : job_(resolve_device(std::move(job))), model_(open_model(job_, first)) {
-    data_ = std::make_unique<TokenData>(
-        TokenData::open(job_.log_prob.data, job_.data.format, model_.config().vocab_size));
+    data_ =
+        std::make_unique<TokenData>(TokenData::open(job_.log_prob.data, job_.data.format, model_.config().vocab_size));
     scoring_.emplace(job_.log_prob, model_.config().max_position_embeddings, *data_);
     limits_.tokens = std::max<std::int64_t>(scoring_->max_tokens(), 1);
     limits_.longest_segment = std::max<std::int64_t>(scoring_->longest_piece(), 1);
@@ -42,7 +42,8 @@ void LogProbSetup::resolve_memory(std::int64_t ranks, const FreeMemory& free) {
         }
     }
     fail(ExitCode::internal,
-         "the job does not fit into memory: a rank may take {} bytes ({}) and needs {}; take {}a smaller max_token_len, or "
+         "the job does not fit into memory: a rank may take {} bytes ({}) and needs {}; take {}a smaller "
+         "max_token_len, or "
          "more memory",
          with_separators(free.bytes), free.source, with_separators(total_bytes(plan_) + kOutsideOfPlan),
          job_.zero_optimization.stage == 3 ? "more ranks, " : "zero_optimization.stage = 3 with more ranks, ");

@@ -31,8 +31,8 @@ struct ModelSetup {
 /// the model needs (one rank is enough). The units are those of stages 0 to 2; see units_of.
 [[nodiscard]] ModelSetup open_model(const Job& job, bool check_weights);
 
-/// The units of a model as the stage of the job lays them out for so many ranks; resolves what of stage 3 depends on the
-/// model.
+/// The units of a model as the stage of the job lays them out for so many ranks; resolves what of stage 3 depends on
+/// the model.
 [[nodiscard]] std::vector<Unit> units_of(Job& job, const ModelConfig& config, std::int64_t ranks);
 
 /// What stage 3 gathers when; nothing at other stages. `training`: backward follows.
@@ -41,8 +41,8 @@ struct ModelSetup {
 
 /// The parameters as a model sees them: whole, or gathered where there are `plans`.
 [[nodiscard]] std::unique_ptr<ParameterSource> make_parameter_source(
-    const ModelStates& states, CommunicationQueue& queue,
-    const std::optional<GatheredParameters::Plans>& plans, std::int64_t call_elements, Carver& carver);
+    const ModelStates& states, CommunicationQueue& queue, const std::optional<GatheredParameters::Plans>& plans,
+    std::int64_t call_elements, Carver& carver);
 
 /// Buckets as the job says; "auto" becomes the largest unit, but at most 5e7 elements.
 void resolve_buckets(Job& job, const std::vector<Unit>& units);
@@ -69,7 +69,8 @@ Carver& bind_workspace(PlannedMemory& memory, const ModelSetup& setup, const Tra
 
 [[nodiscard]] std::int64_t total_bytes(const MemoryPlan& plan);
 
-/// What a rank takes besides its plan: libraries, thread stacks, token lists, MPI's and oneDNN's buffers. Bytes, generous.
+/// What a rank takes besides its plan: libraries, thread stacks, token lists, MPI's and oneDNN's buffers. Bytes,
+/// generous.
 inline constexpr std::int64_t kOutsideOfPlan = 96 << 20;
 
 }  // namespace tessera

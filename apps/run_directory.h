@@ -25,7 +25,9 @@ class RunDirectory {
 
     [[nodiscard]] std::string file(const std::string& name) const { return path_ + "/" + name; }
     [[nodiscard]] std::string checkpoints() const { return checkpoints_of(path_); }
-    [[nodiscard]] static std::string checkpoints_of(const std::string& output_dir) { return output_dir + "/checkpoints"; }
+    [[nodiscard]] static std::string checkpoints_of(const std::string& output_dir) {
+        return output_dir + "/checkpoints";
+    }
 
     /// The checkpoint that the job goes on from, if there is one; its files' checksums hold. Collective.
     [[nodiscard]] std::unique_ptr<ShardedCheckpoint> find_checkpoint(const Job& job, Console& console) const;

@@ -34,7 +34,8 @@ void add_check(CLI::App& app, Arguments& arguments) {
     command->add_option("--ranks", arguments.check.ranks, "Number of ranks to plan for")->check(CLI::Range(1, 1 << 20));
     command->add_option("--nodes", arguments.check.nodes, "Number of nodes that the ranks are spread over")
         ->check(CLI::Range(1, 1 << 20));
-    command->add_option("--host-memory", arguments.check.host_memory, "Memory of a node, as 64GiB; else that of this one")
+    command
+        ->add_option("--host-memory", arguments.check.host_memory, "Memory of a node, as 64GiB; else that of this one")
         ->transform(CLI::AsSizeValue(false));
     command->add_flag("--json", arguments.check.json, "One JSON object");
 }
@@ -65,7 +66,8 @@ void add_inspect(CLI::App& app, Arguments& arguments) {
 }
 
 void add_compare(CLI::App& app, Arguments& arguments) {
-    CLI::App* command = app.add_subcommand("compare", "Largest and mean differences of two models, checkpoints or log-prob files");
+    CLI::App* command =
+        app.add_subcommand("compare", "Largest and mean differences of two models, checkpoints or log-prob files");
     command->add_option("first", arguments.compare.first, "File or directory")->required();
     command->add_option("second", arguments.compare.second, "File or directory")->required();
     command->add_flag("--json", arguments.compare.json, "One JSON object");
@@ -138,7 +140,8 @@ int run(int argc, char** argv) {
         if (error.get_exit_code() == 0) {
             return app.exit(error);  // --help, --version
         }
-        fail(ExitCode::usage, "{} (a job file is given as --config job.toml; train --help lists everything)", error.what());
+        fail(ExitCode::usage, "{} (a job file is given as --config job.toml; train --help lists everything)",
+             error.what());
     }
     if (!app.get_subcommands().empty()) {
         return static_cast<int>(run_command(app, arguments));

@@ -120,7 +120,9 @@ std::vector<std::string> different_keys(const std::string& before, const std::st
 }
 
 /// A number in words; the sign of a NaN says nothing.
-std::string shown(double value) { return std::isnan(value) ? "nan" : fmt::format("{}", value); }
+std::string shown(double value) {
+    return std::isnan(value) ? "nan" : fmt::format("{}", value);
+}
 
 TrainingRun::TrainingRun(const Communicator& communicator, TrainingSetup& setup, RunDirectory& directory,
                          Console& console, const StopSignals& signals, Progress& life)
@@ -132,8 +134,7 @@ TrainingRun::TrainingRun(const Communicator& communicator, TrainingSetup& setup,
       signals_(signals),
       life_(life),
       memory_(total_bytes(setup.plan()) + kMemoryAlignment),
-      queue_(communicator, life_, job_.zero_optimization.overlap_comm && communicator.size() > 1,
-             kCheckExchanges),
+      queue_(communicator, life_, job_.zero_optimization.overlap_comm && communicator.size() > 1, kCheckExchanges),
       states_(setup.units(), setup.partition(), setup.states_options(communicator.rank()), memory_.carver()),
       gradients_(setup.partition(), setup.gradient_uses(), *job_.zero_optimization.stage, setup.ops(), queue_,
                  memory_.carver()),
@@ -339,11 +340,11 @@ void TrainingRun::print(const StepResult& result, const std::optional<EvalResult
     const double per_step = since_start_.seconds() / static_cast<double>(progress_.step - first_step_);
     tokens_since_line_ += result.tokens;
     seconds_since_line_ += result.seconds;
-    const std::string text = fmt::format(
-        "step {:>{}}/{}  loss {:.4f}  lr {:.3e}  grad norm {:.3f}  {:.0f} tokens/s  left {}", progress_.step,
-        fmt::formatted_size("{}", last_step_), last_step_, result.loss, result.lr, result.norm,
-        static_cast<double>(tokens_since_line_) / seconds_since_line_,
-        in_time(per_step * static_cast<double>(last_step_ - progress_.step)));
+    const std::string text =
+        fmt::format("step {:>{}}/{}  loss {:.4f}  lr {:.3e}  grad norm {:.3f}  {:.0f} tokens/s  left {}",
+                    progress_.step, fmt::formatted_size("{}", last_step_), last_step_, result.loss, result.lr,
+                    result.norm, static_cast<double>(tokens_since_line_) / seconds_since_line_,
+                    in_time(per_step * static_cast<double>(last_step_ - progress_.step)));
     if (logged && job_.wall_clock_breakdown) {
         console_.line(fmt::format("  {}", result.phases.in_words()));
     }
@@ -352,7 +353,8 @@ void TrainingRun::print(const StepResult& result, const std::optional<EvalResult
         seconds_since_line_ = 0;
     }
     if (eval) {
-        console_.line(fmt::format("{}  eval loss {:.4f} over {} targets", text, eval->loss, with_separators(eval->targets)));
+        console_.line(
+            fmt::format("{}  eval loss {:.4f} over {} targets", text, eval->loss, with_separators(eval->targets)));
     } else if (logged) {
         console_.line(text);
     } else {
@@ -369,9 +371,9 @@ void TrainingRun::report_traffic() {
     for (const Exchange exchange : kExchanges) {
         const ExchangeTotals& total = traffic[exchange];
         if (total.calls > 0) {
-            rows.emplace_back(name_of(exchange),
-                              fmt::format("{} calls, {} bytes sent, {:.2f} s, waited {:.2f} s", with_separators(total.calls),
-                                          with_separators(total.bytes), total.seconds, total.waited));
+            rows.emplace_back(name_of(exchange), fmt::format("{} calls, {} bytes sent, {:.2f} s, waited {:.2f} s",
+                                                             with_separators(total.calls), with_separators(total.bytes),
+                                                             total.seconds, total.waited));
         }
     }
     console_.table("exchanged by rank 0", rows);
@@ -433,8 +435,9 @@ ExitCode TrainingRun::stop() {
         return ExitCode::stopped_early;
     }
     console_.line(fmt::format("{}; {}: run {}", after,
-                              saved_step_ == progress_.step ? "the checkpoint is saved"
-                                                            : fmt::format("the checkpoint of step {} stays", saved_step_),
+                              saved_step_ == progress_.step
+                                  ? "the checkpoint is saved"
+                                  : fmt::format("the checkpoint of step {} stays", saved_step_),
                               job_.checkpoint.resume == "auto" ? "the same job again to go on"
                                                                : "it with checkpoint.resume = \"auto\" to go on"));
     return ExitCode::stopped_early;
@@ -460,8 +463,9 @@ bool TrainingRun::export_is_owed() const {
             namespace fs = std::filesystem;
             const fs::path hf = directory_.file("hf");
             const fs::path saved = directory_.checkpoints() + "/" + checkpoint_name(progress_.step);
-            const bool owed = fs::exists(saved) &&
-                              (!fs::exists(hf) || fs::last_write_time(hf) < fs::last_write_time(saved / "manifest.json"));
+            const bool owed =
+                fs::exists(saved) &&
+                (!fs::exists(hf) || fs::last_write_time(hf) < fs::last_write_time(saved / "manifest.json"));
             verdict = owed ? "owed" : "";
         }
     });
@@ -507,18 +511,20 @@ ExitCode TrainingRun::run() {
         save_if_due();
     }
     if (progress_.skipped_in_a_row > 0) {
-        console_.warn(fmt::format("the last {} steps were skipped: the weights are those of before",
-                                  progress_.skipped_in_a_row));
+        console_.warn(
+            fmt::format("the last {} steps were skipped: the weights are those of before", progress_.skipped_in_a_row));
     }
     if (exports_ && (!nothing_to_do || export_is_owed())) {
         export_model("hf");
     }
     if (nothing_to_do) {
-        console_.line(fmt::format("the run in {} is finished: {} steps are done; raise training.max_steps or num_epochs "
-                                  "to go on, or set checkpoint.resume = \"never\" to start anew",
-                                  job_.output_dir, progress_.step));
+        console_.line(
+            fmt::format("the run in {} is finished: {} steps are done; raise training.max_steps or num_epochs "
+                        "to go on, or set checkpoint.resume = \"never\" to start anew",
+                        job_.output_dir, progress_.step));
     } else {
-        console_.line(fmt::format("done: {} steps in {}", progress_.step - first_step_, in_time(since_start_.seconds())));
+        console_.line(
+            fmt::format("done: {} steps in {}", progress_.step - first_step_, in_time(since_start_.seconds())));
         report_traffic();
     }
     return ExitCode::ok;
@@ -559,8 +565,8 @@ ExitCode run_training(const Communicator& communicator, const JobFile& file, con
     directory.write_resolved_job(setup->job());
 
     Progress life;
-    const HangWatch watch(communicator, setup->job().output_dir,
-                          static_cast<double>(setup->job().limits.hang_seconds), life);
+    const HangWatch watch(communicator, setup->job().output_dir, static_cast<double>(setup->job().limits.hang_seconds),
+                          life);
     std::unique_ptr<TrainingRun> run;
     communicator.agree([&] {
         if (checkpoint) {

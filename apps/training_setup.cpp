@@ -36,8 +36,9 @@ void TrainingSetup::resolve_data() {
         eval_ = open_rows(job_.data.eval);
     }
     if (job_.data.sequence_length > model_.config().max_position_embeddings) {
-        warnings_.push_back(fmt::format("data.sequence_length = {} is more than the model's max_position_embeddings = {}",
-                                        job_.data.sequence_length, model_.config().max_position_embeddings));
+        warnings_.push_back(
+            fmt::format("data.sequence_length = {} is more than the model's max_position_embeddings = {}",
+                        job_.data.sequence_length, model_.config().max_position_embeddings));
     }
 }
 
@@ -92,9 +93,8 @@ void TrainingSetup::resolve_memory(const FreeMemory& free) {
             }
         }
     }
-    fail(ExitCode::internal,
-         "the job does not fit into memory: a rank may take {} bytes ({}); {}; {}", with_separators(free.bytes),
-         free.source, fmt::join(rejected, ", "),
+    fail(ExitCode::internal, "the job does not fit into memory: a rank may take {} bytes ({}); {}; {}",
+         with_separators(free.bytes), free.source, fmt::join(rejected, ", "),
          cheapest_change.empty() ? "no stage helps: take more ranks, a smaller micro-batch or shorter rows"
                                  : cheapest_change);
 }
@@ -121,10 +121,10 @@ std::vector<std::pair<std::string, std::string>> TrainingSetup::summary() const 
                      config.head_dim, config.num_kv_heads, config.vocab_size, config.tied ? ", tied" : "")},
         {"parameters", with_separators(count_parameters(model_.units))},
         {"computes in", model_.compute_dtype()},
-        {"training data", fmt::format("{} tokens, {} documents, {} rows of at most {} tokens, packing {}",
-                                      with_separators(train_.data->tokens()), with_separators(train_.data->documents()),
-                                      with_separators(train_.rows->count()), train_.rows->max_tokens_per_row(),
-                                      job_.data.packing)},
+        {"training data",
+         fmt::format("{} tokens, {} documents, {} rows of at most {} tokens, packing {}",
+                     with_separators(train_.data->tokens()), with_separators(train_.data->documents()),
+                     with_separators(train_.rows->count()), train_.rows->max_tokens_per_row(), job_.data.packing)},
         {"batch", fmt::format("{} rows = {} a micro-batch x {} accumulated x {} ranks", batch_.batch(), batch_.micro,
                               batch_.accumulation, batch_.ranks)},
         {"steps", fmt::format("{}, {:.2f} epochs", with_separators(total_steps_),

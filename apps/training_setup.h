@@ -47,7 +47,9 @@ class TrainingSetup {
     [[nodiscard]] const Partition& partition() const { return layout_->memory.partition; }
     /// UnitUses::gradients of a micro-batch.
     [[nodiscard]] const std::vector<UnitUse>& gradient_uses() const { return layout_->memory.gradient_uses; }
-    [[nodiscard]] const std::optional<GatheredParameters::Plans>& gather_plans() const { return layout_->memory.gather_plans; }
+    [[nodiscard]] const std::optional<GatheredParameters::Plans>& gather_plans() const {
+        return layout_->memory.gather_plans;
+    }
     [[nodiscard]] const TransformerLimits& limits() const { return layout_->limits; }
     [[nodiscard]] ModelStates::Options states_options(std::int64_t rank) const {
         return training_states(job_, model_, rank);

@@ -14,9 +14,9 @@ namespace tessera {
 inline constexpr std::int64_t kParameterAlignment = 16;
 
 struct Parameter {
-    std::string name;                  // Hugging Face tensor name
-    std::vector<std::int64_t> shape;   // as in the file: [out, in] or [n]
-    std::int64_t offset = 0;           // elements from the start of the unit
+    std::string name;                 // Hugging Face tensor name
+    std::vector<std::int64_t> shape;  // as in the file: [out, in] or [n]
+    std::int64_t offset = 0;          // elements from the start of the unit
     enum class Init : std::uint8_t { normal, one, zero } init = Init::normal;
 
     [[nodiscard]] std::int64_t rows() const { return shape.size() == 2 ? shape[0] : 1; }

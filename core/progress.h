@@ -57,7 +57,9 @@ class Progress {
     [[nodiscard]] std::int64_t bytes() const { return bytes_; }
 
   private:
-    static std::int64_t now() { return std::chrono::steady_clock::now().time_since_epoch() / std::chrono::nanoseconds(1); }
+    static std::int64_t now() {
+        return std::chrono::steady_clock::now().time_since_epoch() / std::chrono::nanoseconds(1);
+    }
 
     std::atomic<std::int64_t> last_ = 0;  // nanoseconds of the steady clock
     std::atomic<std::int64_t> pauses_ = 0;

@@ -123,8 +123,9 @@ Matrix Transformer::tile_logits(const MicroBatch& batch, std::int64_t first, std
     HeadBuffers& head = activations_.head.front();
     const Matrix rows = head.rows.row_range(0, count);
     const Matrix logits = head.logits.row_range(0, count);
-    ops_.gather_rows(rows, head.norm,
-                     std::span(batch.target_rows).subspan(static_cast<std::size_t>(first), static_cast<std::size_t>(count)));
+    ops_.gather_rows(
+        rows, head.norm,
+        std::span(batch.target_rows).subspan(static_cast<std::size_t>(first), static_cast<std::size_t>(count)));
     ops_.logits_forward(logits, rows, weight);
     return logits;
 }
@@ -138,8 +139,8 @@ void Transformer::score(const MicroBatch& batch, double temperature, ParameterSo
     for (std::int64_t first = 0; first < batch.target_count(); first += limits_.logits_rows) {
         const std::int64_t count = std::min(limits_.logits_rows, batch.target_count() - first);
         const Matrix logits = tile_logits(batch, first, count, parameters.view(*logits_weight_));
-        const auto targets = std::span(batch.target_tokens)
-                                 .subspan(static_cast<std::size_t>(first), static_cast<std::size_t>(count));
+        const auto targets =
+            std::span(batch.target_tokens).subspan(static_cast<std::size_t>(first), static_cast<std::size_t>(count));
         ops_.log_prob_forward(head.log_probs.col_range(0, count),
                               entropy.empty() ? Matrix{} : head.entropy.col_range(0, count), logits, targets,
                               temperature);
@@ -191,13 +192,15 @@ double Transformer::head_backward(const MicroBatch& batch, double scale, Paramet
         };
         const Matrix logits = tile_logits(batch, first, count, weight);
         for (std::int64_t i = 0; i < count; ++i) {
-            set_element(head.weights, i, scale * static_cast<double>(batch.target_weights[static_cast<std::size_t>(first + i)]));
+            set_element(head.weights, i,
+                        scale * static_cast<double>(batch.target_weights[static_cast<std::size_t>(first + i)]));
         }
         const Matrix dlogits = head.dlogits.row_range(0, count);
         ops_.cross_entropy(head.log_probs.col_range(0, count), dlogits, logits, piece(batch.target_tokens),
                            head.weights.col_range(0, count));
         for (std::int64_t i = 0; i < count; ++i) {
-            sum -= static_cast<double>(batch.target_weights[static_cast<std::size_t>(first + i)]) * element(head.log_probs, i);
+            sum -= static_cast<double>(batch.target_weights[static_cast<std::size_t>(first + i)]) *
+                   element(head.log_probs, i);
         }
         const Matrix rows = head.rows.row_range(0, count);
         ops_.linear_backward_weight(dweight, dlogits, rows);

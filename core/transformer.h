@@ -18,7 +18,8 @@ class Transformer {
     Transformer(const ModelConfig& config, const std::vector<Unit>& units, Ops& ops, const TransformerLimits& limits,
                 Carver& carver);
 
-    /// What a micro-batch acquires from its source and begins in its sink, in which order: forward alone, or with backward.
+    /// What a micro-batch acquires from its source and begins in its sink, in which order: forward alone, or with
+    /// backward.
     [[nodiscard]] static UnitUses uses(const ModelConfig& config, Pass last);
 
     /// Sum over the targets of -weight * log p(target), in nats. Adds scale * its gradient to what `sink` gives.

@@ -43,7 +43,9 @@ class ParameterSource {
         Token(ParameterSource* source, std::int64_t unit, const std::byte* data, DType dtype)
             : source_(source), unit_(unit), data_(data), dtype_(dtype) {}
         Token(Token&& other) noexcept
-            : source_(std::exchange(other.source_, nullptr)), unit_(other.unit_), data_(other.data_),
+            : source_(std::exchange(other.source_, nullptr)),
+              unit_(other.unit_),
+              data_(other.data_),
               dtype_(other.dtype_) {}
         Token& operator=(Token&&) = delete;
         ~Token() {

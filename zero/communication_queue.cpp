@@ -88,7 +88,8 @@ void CommunicationQueue::compare(const Collective& collective) const {
     const std::vector<std::string> all = communicator_.all_gather(own);
     for (std::size_t rank = 1; rank < all.size(); ++rank) {
         if (all[rank] != all[0]) {
-            throw AgreedError(ExitCode::disagree, fmt::format("rank {} is at {}, rank 0 at {}", rank, all[rank], all[0]));
+            throw AgreedError(ExitCode::disagree,
+                              fmt::format("rank {} is at {}, rank 0 at {}", rank, all[rank], all[0]));
         }
     }
 }

@@ -36,8 +36,8 @@ class CommunicationQueue {
         std::int64_t bytes = 0;  // that this rank sends to the others
     };
 
-    /// `threaded`: false does each exchange within submit(). `check`: the ranks compare the description of each exchange
-    /// before it, and one that disagrees is named: Error(disagree).
+    /// `threaded`: false does each exchange within submit(). `check`: the ranks compare the description of each
+    /// exchange before it, and one that disagrees is named: Error(disagree).
     CommunicationQueue(const Communicator& communicator, Progress& progress, bool threaded, bool check);
     CommunicationQueue(const CommunicationQueue&) = delete;
     CommunicationQueue& operator=(const CommunicationQueue&) = delete;

@@ -32,10 +32,11 @@ class Planner {
         }
         const std::int64_t least = largest_sum(lifetimes());
         if (least > live_) {
-            fail(ExitCode::usage,
-                 "zero_optimization.stage3_max_live_parameters = {} is less than this model needs at the same time: the "
-                 "least that works is {}",
-                 live_, least);
+            fail(
+                ExitCode::usage,
+                "zero_optimization.stage3_max_live_parameters = {} is less than this model needs at the same time: the "
+                "least that works is {}",
+                live_, least);
         }
         reuse();
         prefetch();

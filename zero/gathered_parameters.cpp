@@ -23,7 +23,8 @@ GatheredParameters::GatheredParameters(const ModelStates& states, CommunicationQ
         if (bucket.resident) {
             continue;
         }
-        // Consecutive buckets of one size: their pieces lie one after another in the shard, they themselves in the unit.
+        // Consecutive buckets of one size: their pieces lie one after another in the shard, they themselves in the
+        // unit.
         std::vector<Call>& calls = calls_[static_cast<std::size_t>(bucket.unit)];
         const std::int64_t size = bucket.piece * queue.communicator().size();
         if (calls.empty() || calls.back().piece != bucket.piece || (calls.back().buckets + 1) * size > call_elements) {
@@ -86,7 +87,9 @@ ParameterSource::Token GatheredParameters::acquire(std::int64_t unit, Pass /*pas
 
 void GatheredParameters::release(std::int64_t /*unit*/) noexcept {}  // the plan says what lies there next, and when
 
-std::byte* GatheredParameters::place(const UnitGather& gather) const { return block_.col_range(gather.offset, 0).data; }
+std::byte* GatheredParameters::place(const UnitGather& gather) const {
+    return block_.col_range(gather.offset, 0).data;
+}
 
 void GatheredParameters::issue(std::size_t index) {
     const UnitGather& gather = current_->gathers[index];
@@ -96,9 +99,11 @@ void GatheredParameters::issue(std::size_t index) {
         const std::int64_t piece = call.piece * element;
         const std::byte* own = states_.parameters().values.col_range(call.shard, 0).data;
         std::byte* all = place(gather) + call.first * element;
-        tickets_[index] = queue_.submit(
-            {Exchange::gather_parameters, gather.unit, (communicator.size() - 1) * call.buckets * piece},
-            [&communicator, own, all, buckets = call.buckets, piece] { communicator.all_gather(own, all, buckets, piece); });
+        tickets_[index] =
+            queue_.submit({Exchange::gather_parameters, gather.unit, (communicator.size() - 1) * call.buckets * piece},
+                          [&communicator, own, all, buckets = call.buckets, piece] {
+                              communicator.all_gather(own, all, buckets, piece);
+                          });
     }
 }
 

@@ -18,7 +18,8 @@ Gradients::Buffers::Buffers(const Partition& partition, const std::vector<UnitUs
         std::vector<Lifetime> lifetimes;
         for (const UnitUse& use : uses) {
             const auto next = std::ranges::upper_bound(ends, use.end);
-            lifetimes.push_back({use.begin, next == ends.end() ? use.end + 1 : *next, partition.padded_elements(use.unit)});
+            lifetimes.push_back(
+                {use.begin, next == ends.end() ? use.end + 1 : *next, partition.padded_elements(use.unit)});
         }
         const Placement placement = place(lifetimes);
         for (std::size_t i = 0; i < uses.size(); ++i) {
@@ -52,7 +53,8 @@ MemoryPlan Gradients::plan(const Partition& partition, const std::vector<UnitUse
     if (buffers.units.elements() > 0) {
         plan.push_back({"gradients of units at work", buffers.units.elements() * size_of(DType::f32)});
     }
-    plan.push_back({"exchange of gradients", round_up(buffers.exchange.elements() * size_of(DType::f32), kMemoryAlignment)});
+    plan.push_back(
+        {"exchange of gradients", round_up(buffers.exchange.elements() * size_of(DType::f32), kMemoryAlignment)});
     return plan;
 }
 
@@ -109,7 +111,8 @@ void Gradients::done(std::int64_t unit) {
 
 void Gradients::exchange(const Bucket& bucket, bool add) {
     const std::int64_t ranks = communicator_.size();
-    const Matrix pieces = Matrix(unit_data(bucket.unit), DType::f32, 1, 0).col_range(bucket.first, ranks * bucket.piece);
+    const Matrix pieces =
+        Matrix(unit_data(bucket.unit), DType::f32, 1, 0).col_range(bucket.first, ranks * bucket.piece);
     const Matrix own = sums_.sharded ? sums_.values.col_range(bucket.shard, bucket.piece)
                                      : pieces.col_range(communicator_.rank() * bucket.piece, bucket.piece);
     if (ranks > 1) {
@@ -125,6 +128,8 @@ double Gradients::seconds_since_first_begin() const {
     return std::chrono::duration<double>(std::chrono::steady_clock::now() - first_begin_).count();
 }
 
-void Gradients::finish() { queue_.drain(Exchange::reduce_gradients); }
+void Gradients::finish() {
+    queue_.drain(Exchange::reduce_gradients);
+}
 
 }  // namespace tessera

@@ -15,8 +15,8 @@
 namespace tessera {
 
 /// A bucket is exchanged as soon as its unit is done: all-to-all of its pieces, then a sum in rank order by its owner.
-/// Stages 0 and 1 do so in the last micro-batch of a step, on the sums over all of them. Stages 2 and 3 do so in each and
-/// add the result to the shard; a unit's own buffer lives only while the unit is at work.
+/// Stages 0 and 1 do so in the last micro-batch of a step, on the sums over all of them. Stages 2 and 3 do so in each
+/// and add the result to the shard; a unit's own buffer lives only while the unit is at work.
 class Gradients : public GradientSink {
   public:
     /// `uses`: UnitUses::gradients of a micro-batch. Takes plan() bytes from `carver`.
@@ -42,9 +42,9 @@ class Gradients : public GradientSink {
     struct Buffers {
         Buffers(const Partition& partition, const std::vector<UnitUse>& uses, ZeroStage stage, Carver& carver);
         ShardableVector sums;
-        Matrix units;                        // stages 2 and 3: buffers of the units at work
-        std::vector<std::int64_t> offsets;   // in `units`, by unit
-        Matrix exchange;                     // [ranks, largest piece]
+        Matrix units;                       // stages 2 and 3: buffers of the units at work
+        std::vector<std::int64_t> offsets;  // in `units`, by unit
+        Matrix exchange;                    // [ranks, largest piece]
     };
 
     [[nodiscard]] std::byte* unit_data(std::int64_t unit) const;

@@ -6,7 +6,9 @@
 namespace tessera {
 namespace {
 
-bool meet(const Lifetime& a, const Lifetime& b) { return a.begin < b.end && b.begin < a.end; }
+bool meet(const Lifetime& a, const Lifetime& b) {
+    return a.begin < b.end && b.begin < a.end;
+}
 
 }  // namespace
 
@@ -15,7 +17,8 @@ Placement place(const std::vector<Lifetime>& lifetimes) {
     placement.offsets.assign(lifetimes.size(), 0);
     std::vector<std::size_t> order(lifetimes.size());
     std::iota(order.begin(), order.end(), std::size_t{0});
-    std::ranges::stable_sort(order, [&](std::size_t a, std::size_t b) { return lifetimes[a].size > lifetimes[b].size; });
+    std::ranges::stable_sort(order,
+                             [&](std::size_t a, std::size_t b) { return lifetimes[a].size > lifetimes[b].size; });
     std::vector<std::size_t> placed;  // sorted by offset
     for (const std::size_t one : order) {
         std::int64_t offset = 0;

@@ -19,7 +19,7 @@ using ZeroStage = std::int64_t;
 
 /// A vector of elements of all units, held as a whole or as the shard of this rank.
 struct ShardableVector {
-    Matrix values;         // [1, flat elements] or [1, shard elements]
+    Matrix values;  // [1, flat elements] or [1, shard elements]
     bool sharded = false;
 
     /// Where elements of a range, or what follows them in their bucket, begin.

@@ -46,15 +46,17 @@ void for_each_part(const Unit& unit, const UnitRange& range, const Visit& visit)
 class Partition {
   public:
     /// Of `units`, the sizes count. Buckets have at most `bucket_elements` elements (at least one alignment step a
-    /// rank), rounded up so that every piece starts at a multiple of 16 elements. A bucket is resident as a whole or not
-    /// at all: a unit's resident_from is its end, or a multiple of 16 x ranks.
+    /// rank), rounded up so that every piece starts at a multiple of 16 elements. A bucket is resident as a whole or
+    /// not at all: a unit's resident_from is its end, or a multiple of 16 x ranks.
     Partition(const std::vector<Unit>& units, std::int64_t ranks, std::int64_t bucket_elements);
 
     [[nodiscard]] std::int64_t ranks() const { return ranks_; }
     [[nodiscard]] std::int64_t bucket_elements() const { return bucket_elements_; }
     [[nodiscard]] const std::vector<Bucket>& buckets() const { return buckets_; }
     /// Elements of one unit without padding.
-    [[nodiscard]] std::int64_t unit_elements(std::int64_t unit) const { return elements_[static_cast<std::size_t>(unit)]; }
+    [[nodiscard]] std::int64_t unit_elements(std::int64_t unit) const {
+        return elements_[static_cast<std::size_t>(unit)];
+    }
     [[nodiscard]] std::int64_t units() const { return static_cast<std::int64_t>(elements_.size()); }
     /// Elements of a unit's buckets that are not resident, padding counted.
     [[nodiscard]] std::int64_t gathered_elements(std::int64_t unit) const;

@@ -180,7 +180,8 @@ void ShardedCheckpoint::check(const std::vector<Unit>& units) const {
     std::ranges::sort(want, {}, &Parameter::name);
     std::ranges::sort(have, {}, &Parameter::name);
     for (std::size_t i = 0; i < std::max(want.size(), have.size()); ++i) {
-        if (i >= want.size() || i >= have.size() || want[i]->name != have[i]->name || want[i]->shape != have[i]->shape) {
+        if (i >= want.size() || i >= have.size() || want[i]->name != have[i]->name ||
+            want[i]->shape != have[i]->shape) {
             const std::string name = i < want.size() ? want[i]->name : have[i]->name;
             fail(ExitCode::bad_data,
                  "the checkpoint {} is of another model than this job's: they differ at {}; set checkpoint.resume = "

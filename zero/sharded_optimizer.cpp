@@ -9,8 +9,8 @@ namespace tessera {
 namespace {
 
 bool decays(const std::string& name, const std::vector<std::string>& patterns) {
-    return std::ranges::none_of(patterns,
-                                [&](const std::string& pattern) { return fnmatch(pattern.c_str(), name.c_str(), 0) == 0; });
+    return std::ranges::none_of(
+        patterns, [&](const std::string& pattern) { return fnmatch(pattern.c_str(), name.c_str(), 0) == 0; });
 }
 
 }  // namespace
@@ -25,15 +25,15 @@ ShardedOptimizer::ShardedOptimizer(const ModelStates& states, const Gradients& g
       options_(options),
       owned_(states.partition().owned(communicator_.rank())) {
     for (const UnitRange& range : states.ranges()) {
-        for_each_part(states.units()[static_cast<std::size_t>(range.unit)], range,
-                      [&](const Parameter& parameter, std::int64_t /*first*/, std::int64_t count, std::int64_t skip) {
-                          runs_.push_back({&parameter, decays(parameter.name, options.no_decay),
-                                           states.own_masters() ? states.parameters().at(range, skip, count) : Matrix{},
-                                           states.masters().at(range, skip, count),
-                                           states.first_moments().at(range, skip, count),
-                                           states.second_moments().at(range, skip, count),
-                                           gradients.sums().at(range, skip, count)});
-                      });
+        for_each_part(
+            states.units()[static_cast<std::size_t>(range.unit)], range,
+            [&](const Parameter& parameter, std::int64_t /*first*/, std::int64_t count, std::int64_t skip) {
+                runs_.push_back({&parameter, decays(parameter.name, options.no_decay),
+                                 states.own_masters() ? states.parameters().at(range, skip, count) : Matrix{},
+                                 states.masters().at(range, skip, count), states.first_moments().at(range, skip, count),
+                                 states.second_moments().at(range, skip, count),
+                                 gradients.sums().at(range, skip, count)});
+            });
     }
     plan_publication();
 }
@@ -104,11 +104,11 @@ void ShardedOptimizer::publish() {
     const Matrix vector = sharded ? states_.resident() : states_.parameters().values;
     for (const Call& call : calls_) {
         const std::int64_t piece = call.piece * size_of(vector.dtype);
-        static_cast<void>(queue_.submit(
-            {Exchange::publish_parameters, -1, (communicator_.size() - 1) * call.buckets * piece},
-            [this, data = vector.col_range(call.offset, 0).data, buckets = call.buckets, piece] {
-                communicator_.all_gather_in_place(data, buckets, piece);
-            }));
+        static_cast<void>(
+            queue_.submit({Exchange::publish_parameters, -1, (communicator_.size() - 1) * call.buckets * piece},
+                          [this, data = vector.col_range(call.offset, 0).data, buckets = call.buckets, piece] {
+                              communicator_.all_gather_in_place(data, buckets, piece);
+                          }));
     }
     queue_.drain(Exchange::publish_parameters);
 }

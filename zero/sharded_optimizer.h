@@ -26,8 +26,8 @@ class ShardedOptimizer {
     ShardedOptimizer(const ModelStates& states, const Gradients& gradients, Ops& ops, CommunicationQueue& queue,
                      const Options& options);
 
-    /// The global L2 norm of the final gradients: squares added in double in the order of the shard, then in rank order,
-    /// rounded to fp32.
+    /// The global L2 norm of the final gradients: squares added in double in the order of the shard, then in rank
+    /// order, rounded to fp32.
     [[nodiscard]] double norm() const;
 
     /// One update with learning rate `lr`. `norm` is what norm() returned, `count` the number of this update from 1.
@@ -41,7 +41,7 @@ class ShardedOptimizer {
     struct Run {
         const Parameter* parameter;
         bool decays;
-        Matrix values;   // in the storage dtype; empty where the masters are the parameters
+        Matrix values;  // in the storage dtype; empty where the masters are the parameters
         Matrix master;
         Matrix first_moment;
         Matrix second_moment;

@@ -17,18 +17,22 @@ inline constexpr std::array kExchanges = {Exchange::reduce_gradients, Exchange::
 
 [[nodiscard]] constexpr const char* name_of(Exchange exchange) {
     switch (exchange) {
-        case Exchange::reduce_gradients: return "reduce gradients";
-        case Exchange::gather_gradients: return "gather gradients";
-        case Exchange::gather_parameters: return "gather parameters";
-        default: return "publish parameters";
+        case Exchange::reduce_gradients:
+            return "reduce gradients";
+        case Exchange::gather_gradients:
+            return "gather gradients";
+        case Exchange::gather_parameters:
+            return "gather parameters";
+        default:
+            return "publish parameters";
     }
 }
 
 struct ExchangeTotals {
     std::int64_t calls = 0;
-    std::int64_t bytes = 0;   // sent to the other ranks; as many are received
-    double seconds = 0;       // of the calls themselves
-    double waited = 0;        // seconds in which the computing thread waited for them
+    std::int64_t bytes = 0;  // sent to the other ranks; as many are received
+    double seconds = 0;      // of the calls themselves
+    double waited = 0;       // seconds in which the computing thread waited for them
 
     ExchangeTotals& operator+=(const ExchangeTotals& other) {
         calls += other.calls;

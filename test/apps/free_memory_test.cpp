@@ -54,4 +54,6 @@ TEST_CASE("a control group of version 1 bounds it") {
     CHECK(system.free(1) == FreeMemory{45000, "left in the control group /job"});
 }
 
-TEST_CASE("this machine has memory") { CHECK(free_memory(1).bytes > 0); }
+TEST_CASE("this machine has memory") {
+    CHECK(free_memory(1).bytes > 0);
+}

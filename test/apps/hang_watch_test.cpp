@@ -7,14 +7,16 @@ using Report = HangWatch::Report;
 
 namespace {
 
-const std::vector<std::string> kNames = {"rank 0 on a, process 10", "rank 1 on a, process 11", "rank 2 on b, process 12"};
+const std::vector<std::string> kNames = {"rank 0 on a, process 10", "rank 1 on a, process 11",
+                                         "rank 2 on b, process 12"};
 const Report kWaiting{7, 31, true, "reduce gradients of unit 2, 64 bytes"};
 
 }  // namespace
 
 TEST_CASE("a rank that says nothing is named, and where the others wait") {
     CHECK(HangWatch::explain(5, {kWaiting, std::nullopt, kWaiting}, kNames) ==
-          "no progress for 5 s (limits.hang_seconds); no sign of life from rank 1 on a, process 11; 2 other ranks at step "
+          "no progress for 5 s (limits.hang_seconds); no sign of life from rank 1 on a, process 11; 2 other ranks at "
+          "step "
           "7, in exchange 31 (reduce gradients of unit 2, 64 bytes)");
 }
 
@@ -28,7 +30,8 @@ TEST_CASE("a rank that is elsewhere than the others is named") {
 TEST_CASE("ranks that exchange different things are told apart") {
     const Report other{7, 31, true, "reduce gradients of unit 2, 128 bytes"};
     const std::string text = HangWatch::explain(5, {kWaiting, other, kWaiting}, kNames);
-    CHECK_THAT(text, Catch::Contains("rank 1 on a, process 11 at step 7, in exchange 31 (reduce gradients of unit 2, 128"));
+    CHECK_THAT(text,
+               Catch::Contains("rank 1 on a, process 11 at step 7, in exchange 31 (reduce gradients of unit 2, 128"));
 }
 
 TEST_CASE("where all are at the same place, all are named") {

@@ -12,7 +12,9 @@ using tessera::testing::world;
 
 namespace {
 
-CommunicationQueue::Collective reduce(std::int64_t bytes) { return {Exchange::reduce_gradients, 3, bytes}; }
+CommunicationQueue::Collective reduce(std::int64_t bytes) {
+    return {Exchange::reduce_gradients, 3, bytes};
+}
 
 }  // namespace
 

@@ -59,9 +59,9 @@ TEST_CASE("as many units are gathered ahead as the prefetch size holds") {
 
 TEST_CASE("a unit stays where it is used again within the reuse distance") {
     const std::vector<std::int64_t> order = {1, 2, 2, 1};
-    CHECK(plan(order, {}).gathers.size() == 3);                       // distance 0: unit 2 stays between its two uses
+    CHECK(plan(order, {}).gathers.size() == 3);  // distance 0: unit 2 stays between its two uses
     CHECK(plan(order, {.reuse_distance = 31}).gathers.size() == 3);
-    CHECK(plan(order, {.reuse_distance = 32}).gathers.size() == 2);   // 16 + 16 in between
+    CHECK(plan(order, {.reuse_distance = 32}).gathers.size() == 2);              // 16 + 16 in between
     CHECK(plan(order, {.live = 16, .reuse_distance = 32}).gathers.size() == 3);  // not beyond the bound
 }
 

@@ -1,7 +1,7 @@
 #include "zero/partition.h"
 
-#include <catch2/catch.hpp>
 #include <algorithm>
+#include <catch2/catch.hpp>
 #include <map>
 
 #include "test/zero/sized_units.h"
@@ -72,8 +72,9 @@ TEST_CASE("buckets are cut where the resident part of a unit begins") {
     units[1].resident_from = 0;
     const Partition partition(units, 3, 64);
     const std::vector<Bucket> expected = {
-        {0, 0, 32, 0, false},   // 96, the bucket size rounded up to a multiple of 48
-        {0, 96, 32, 32, true}, {0, 192, 16, 64, true},
+        {0, 0, 32, 0, false},  // 96, the bucket size rounded up to a multiple of 48
+        {0, 96, 32, 32, true},
+        {0, 192, 16, 64, true},
         {1, 0, 16, 80, true},
     };
     CHECK(partition.buckets() == expected);

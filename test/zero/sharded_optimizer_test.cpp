@@ -114,7 +114,8 @@ TEST_CASE("two steps at every stage and bucket size agree with double arithmetic
     for (const auto& [name, bytes] : fixture.parameters()) {
         CAPTURE(name);
         const std::vector<double>& expected = w[name];
-        REQUIRE(static_cast<std::int64_t>(bytes.size()) == static_cast<std::int64_t>(expected.size()) * size_of(storage));
+        REQUIRE(static_cast<std::int64_t>(bytes.size()) ==
+                static_cast<std::int64_t>(expected.size()) * size_of(storage));
         for (std::size_t i = 0; i < expected.size(); ++i) {
             double value = 0;
             convert(DType::f64, &value, storage, bytes.data() + static_cast<std::int64_t>(i) * size_of(storage), 1);

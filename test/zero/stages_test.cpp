@@ -41,8 +41,12 @@ Outcome train(const Training& training, const EngineOptions& options) {
             convert(dtype, static_cast<std::byte*>(to) + i * size_of(dtype), DType::f64, &value, 1);
         }
     });
-    const TransformerLimits limits{.tokens = kTokens, .longest_segment = kTokens, .positions = kTokens,
-                                   .logits_rows = 7, .training = true, .checkpointing = training.checkpointing};
+    const TransformerLimits limits{.tokens = kTokens,
+                                   .longest_segment = kTokens,
+                                   .positions = kTokens,
+                                   .logits_rows = 7,
+                                   .training = true,
+                                   .checkpointing = training.checkpointing};
     const OpsLimits bounds = ops_limits(config, limits);
     engine.ops->bind_workspace(engine.carver.bytes(engine.ops->workspace_bytes(bounds)), bounds);
     Transformer transformer(config, engine.units, *engine.ops, limits, engine.carver);
@@ -73,7 +77,9 @@ Outcome train(const Training& training, const EngineOptions& options) {
     return outcome;
 }
 
-EngineOptions simplest(DType storage) { return {.storage = storage, .stage = 0}; }
+EngineOptions simplest(DType storage) {
+    return {.storage = storage, .stage = 0};
+}
 
 }  // namespace
 
@@ -90,12 +96,17 @@ TEST_CASE("every stage and every way of exchange gives the same bits without acc
             for (const ZeroStage stage : {0, 1, 2, 3}) {
                 const bool gathers = stage == 3;
                 const auto all = std::optional<std::int64_t>(1'000'000);
-                for (const auto& prefetch : gathers ? std::vector{std::optional<std::int64_t>(0), {}, all} : std::vector{all}) {
-                    for (const std::int64_t resident : gathers ? std::vector<std::int64_t>{0, 120, 1'000'000}
-                                                               : std::vector<std::int64_t>{0}) {
+                for (const auto& prefetch :
+                     gathers ? std::vector{std::optional<std::int64_t>(0), {}, all} : std::vector{all}) {
+                    for (const std::int64_t resident :
+                         gathers ? std::vector<std::int64_t>{0, 120, 1'000'000} : std::vector<std::int64_t>{0}) {
                         CAPTURE(overlap, bucket, stage, prefetch.value_or(-1), resident);
-                        const EngineOptions options{.storage = storage, .stage = stage, .bucket = bucket, .call = 1000,
-                                                    .overlap = overlap, .gather = {.prefetch = prefetch},
+                        const EngineOptions options{.storage = storage,
+                                                    .stage = stage,
+                                                    .bucket = bucket,
+                                                    .call = 1000,
+                                                    .overlap = overlap,
+                                                    .gather = {.prefetch = prefetch},
                                                     .resident = resident};
                         CHECK(train(training, options) == expected);
                     }
