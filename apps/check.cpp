@@ -1,10 +1,10 @@
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
-#include <filesystem>
 
 #include "apps/commands.h"
 #include "apps/console.h"
+#include "apps/job_file.h"
 #include "apps/log_prob_setup.h"
 #include "apps/run_directory.h"
 #include "apps/training_setup.h"
@@ -57,8 +57,7 @@ FreeMemory described_memory(const CheckOptions& options) {
 
 void command_check(const CheckOptions& options) {
     const FreeMemory free = described_memory(options);
-    JobFile file = parse_job(read_text_file(options.config, 16 << 20), options.config, options.overrides);
-    make_paths_absolute(file.job, std::filesystem::current_path().string());
+    JobFile file = read_job(options.config, options.overrides);
     check_can_make_directories(file.job.output_dir);
     if (file.job.job_type == "training") {
         resolve_batch(file.job, options.ranks);

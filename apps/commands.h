@@ -9,6 +9,9 @@
 
 namespace tessera {
 
+/// More ranks, or nodes, than anybody plans for.
+inline constexpr std::int64_t kMostRanks = 1 << 20;
+
 struct CheckOptions {
     std::string config;
     std::vector<std::string> overrides;

@@ -119,15 +119,4 @@ void Console::progress(const std::string& text) {
     }
 }
 
-std::int64_t resident_bytes() {
-    std::ifstream status("/proc/self/status");
-    std::int64_t bytes = 0;
-    for (std::string line; std::getline(status, line);) {
-        if (line.starts_with("RssAnon:") || line.starts_with("RssShmem:")) {
-            bytes += std::stoll(line.substr(line.find(':') + 1)) * 1024;
-        }
-    }
-    return bytes;
-}
-
 }  // namespace tessera

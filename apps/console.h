@@ -1,7 +1,6 @@
 // What a run says: tables and lines on standard output, warnings on standard error, from rank 0 alone.
 #pragma once
 
-#include <chrono>
 #include <cstdint>
 #include <string>
 #include <utility>
@@ -43,19 +42,5 @@ class Console {
     bool terminal_;
     bool progress_shown_ = false;
 };
-
-/// Seconds since construction.
-class Stopwatch {
-  public:
-    [[nodiscard]] double seconds() const {
-        return std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count();
-    }
-
-  private:
-    std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
-};
-
-/// RssAnon + RssShmem of this process in bytes, as the kernel counts them; 0 where it does not say.
-[[nodiscard]] std::int64_t resident_bytes();
 
 }  // namespace tessera

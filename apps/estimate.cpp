@@ -1,11 +1,10 @@
 #include <algorithm>
-#include <filesystem>
 #include <nlohmann/json.hpp>
 
 #include "apps/commands.h"
 #include "apps/console.h"
+#include "apps/job_file.h"
 #include "apps/training_memory.h"
-#include "io/durable_file.h"
 #include "zero/deepspeed_estimate.h"
 
 namespace tessera {
@@ -14,7 +13,6 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 constexpr std::int64_t kStages = 4;
-constexpr std::int64_t kMostRanks = 1 << 20;  // as in train check
 
 /// Memory of a rank at one stage.
 struct StagePlan {
@@ -47,14 +45,13 @@ void check_choice(const EstimateOptions& options) {
     }
 }
 
-Job read_job(const EstimateOptions& options, std::int64_t ranks) {
+Job planned_job(const EstimateOptions& options, std::int64_t ranks) {
     Job job;
     if (!options.config.empty()) {
-        job = parse_job(read_text_file(options.config, 16 << 20), options.config, {}).job;
+        job = read_job(options.config, {}).job;
         if (job.job_type != "training") {
             fail(ExitCode::usage, "{}: estimate plans training, and this is a {} job", options.config, job.job_type);
         }
-        make_paths_absolute(job, std::filesystem::current_path().string());
         resolve_batch(job, ranks);
         job.model.enable_gradient_checkpointing = job.model.enable_gradient_checkpointing.value_or(true);
     }
@@ -70,9 +67,8 @@ StagePlan plan_stage(Job job, const ModelSetup& model, std::int64_t ranks) {
     if (job.data.sequence_length > 0) {
         // Rows of the full length: no data is longer.
         const std::int64_t length = job.data.sequence_length;
-        const MemoryPlan activations =
-            plan_activations(model.config(), *model.ops, training_limits(job, model.config(), length, length));
-        plan.working.insert(plan.working.end(), activations.begin(), activations.end());
+        append(plan.working,
+               plan_activations(model.config(), *model.ops, training_limits(job, model.config(), length, length)));
     }
     return plan;
 }
@@ -189,7 +185,7 @@ void command_estimate(const EstimateOptions& options) {
     std::vector<std::string> warnings;
     std::vector<DTypePlan> plans;
     if (!options.parameters) {
-        const Job job = read_job(options, ranks);
+        const Job job = planned_job(options, ranks);
         const HfModel model = HfModel::open(job.model_name);
         warnings = model.warnings();
         size = deepspeed::model_size(make_units(model.config()));

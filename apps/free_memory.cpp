@@ -14,6 +14,7 @@
 namespace tessera {
 namespace {
 
+constexpr const char* kOwnStatus = "/proc/self/status";     // sizes in kB
 constexpr std::int64_t kUnlimited = std::int64_t{1} << 60;  // beyond this a limit is none
 
 /// The number behind `name` in a file of lines "name number ...", or in its only line where `name` is empty.
@@ -48,6 +49,10 @@ std::optional<std::int64_t> left_in_group(const std::string& directory, bool sec
 
 }  // namespace
 
+std::int64_t resident_bytes() {
+    return (number_in(kOwnStatus, "RssAnon:").value_or(0) + number_in(kOwnStatus, "RssShmem:").value_or(0)) * 1024;
+}
+
 FreeMemory free_memory(std::int64_t ranks, const std::string& root) {
     FreeMemory least{std::numeric_limits<std::int64_t>::max(), "no limit is known"};
     const auto consider = [&](std::optional<std::int64_t> bytes, std::int64_t sharers, const std::string& source) {
@@ -80,7 +85,7 @@ FreeMemory free_memory(std::int64_t ranks, const std::string& root) {
         rlimit limit{};
         if (getrlimit(resource, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY &&
             limit.rlim_cur < static_cast<rlim_t>(kUnlimited)) {
-            const std::int64_t taken = number_in("/proc/self/status", used).value_or(0) * 1024;
+            const std::int64_t taken = number_in(kOwnStatus, used).value_or(0) * 1024;
             consider(std::max<std::int64_t>(0, static_cast<std::int64_t>(limit.rlim_cur) - taken), 1, source);
         }
     };

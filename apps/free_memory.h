@@ -1,4 +1,4 @@
-// How much memory a rank may still take on its node.
+// How much memory a rank holds, and how much it may still take on its node.
 #pragma once
 
 #include <cstdint>
@@ -7,6 +7,9 @@
 #include "core/communicator.h"
 
 namespace tessera {
+
+/// RssAnon + RssShmem of this process in bytes, as the kernel counts them; 0 where it does not say.
+[[nodiscard]] std::int64_t resident_bytes();
 
 struct FreeMemory {
     std::int64_t bytes = 0;

@@ -9,6 +9,7 @@
 #include <map>
 #include <nlohmann/json.hpp>
 
+#include "core/base/stopwatch.h"
 #include "io/durable_file.h"
 
 namespace tessera {
@@ -95,11 +96,11 @@ void HangWatch::report_and_end() {
                 .dump());
         // The others stopped at about the same time; a file system over a network takes a while to show their files.
         const double patience = std::clamp(seconds_ / 4, 1.0, 15.0);
-        const auto start = std::chrono::steady_clock::now();
+        const Stopwatch waited;
         do {
             std::this_thread::sleep_for(std::chrono::milliseconds(100));
             reports = read_reports();
-        } while (duration<double>(std::chrono::steady_clock::now() - start).count() < patience);
+        } while (waited.seconds() < patience);
     } catch (const std::exception&) {
         // What is known without files must do.
     }
@@ -129,13 +130,13 @@ std::string HangWatch::explain(double seconds, const std::vector<std::optional<R
         text += fmt::format("; no sign of life from {}", fmt::join(silent, " and "));
     }
     const auto most = std::ranges::max_element(places, {}, [](const auto& place) { return place.second.size(); });
-    for (auto place = places.begin(); place != places.end(); ++place) {
-        std::vector<std::string> who;
-        std::ranges::transform(place->second, std::back_inserter(who), [&](std::size_t rank) { return names[rank]; });
-        const bool rest = place == most && (places.size() > 1 || !silent.empty());
-        text += fmt::format(
-            "; {} at {}", rest ? fmt::format("{} other ranks", who.size()) : fmt::format("{}", fmt::join(who, " and ")),
-            place->first);
+    for (const auto& place : places) {
+        std::vector<std::string> named;
+        std::ranges::transform(place.second, std::back_inserter(named), [&](std::size_t rank) { return names[rank]; });
+        const bool rest = &place == &*most && (places.size() > 1 || !silent.empty());
+        const std::string who =
+            rest ? fmt::format("{} other ranks", place.second.size()) : fmt::format("{}", fmt::join(named, " and "));
+        text += fmt::format("; {} at {}", who, place.first);
     }
     return text;
 }

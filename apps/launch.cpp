@@ -2,10 +2,11 @@
 
 #include <fmt/ranges.h>
 
-#include <csignal>
 #include <cstdio>
 #include <filesystem>
 
+#include "apps/job_file.h"
+#include "apps/stop_signals.h"
 #include "core/base/checked.h"
 #include "io/durable_file.h"
 
@@ -59,8 +60,7 @@ int launch(const std::function<ExitCode(const Communicator&)>& work) {
         }
         std::fflush(stdout);
         if (code != ExitCode::ok && code != ExitCode::stopped_early) {
-            // mpirun sends TERM to the ranks that leave after the first: it must end them, also within MPI_Finalize.
-            static_cast<void>(std::signal(SIGTERM, SIG_DFL));
+            StopSignals::let_terminate();
         }
         // mpirun kills the others at the first exit that is not 0.
         world.barrier();
@@ -74,8 +74,7 @@ JobFile agree_on_job(const Communicator& communicator, const std::string& path,
     JobFile file;
     communicator.agree([&] {
         if (communicator.rank() == 0) {
-            file = parse_job(read_text_file(path, 16 << 20), path, overrides);
-            make_paths_absolute(file.job, std::filesystem::current_path().string());
+            file = read_job(path, overrides);
             if (file.job.job_type == "training") {
                 resolve_batch(file.job, communicator.size());
             }

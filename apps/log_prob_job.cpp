@@ -13,6 +13,7 @@
 #include "apps/hang_watch.h"
 #include "apps/log_prob_setup.h"
 #include "apps/run_directory.h"
+#include "core/base/stopwatch.h"
 #include "core/transformer.h"
 #include "io/log_prob_file.h"
 

@@ -14,9 +14,7 @@ LogProbSetup::LogProbSetup(Job job, std::int64_t ranks, bool first, const FreeMe
     limits_.tokens = std::max<std::int64_t>(scoring_->max_tokens(), 1);
     limits_.longest_segment = std::max<std::int64_t>(scoring_->longest_piece(), 1);
     limits_.positions = limits_.longest_segment;
-    const double gib = job_.model.logits_optimization_peak_mem_size_in_gib;
-    limits_.logits_rows = logits_tile_rows(model_.config(), limits_.tokens, job_.model.logits_optimization == "none",
-                                           static_cast<std::int64_t>(gib * (1 << 30)));
+    limits_.logits_rows = logits_rows_of(job_, model_.config(), limits_.tokens);
     limits_.training = false;
     resolve_memory(ranks, free);
 }
@@ -31,12 +29,11 @@ void LogProbSetup::resolve_memory(std::int64_t ranks, const FreeMemory& free) {
         partition_.emplace(model_.units, ranks, *job_.zero_optimization.reduce_bucket_size);
         gather_plans_ = plan_gathers(job_, model_, *partition_, false);
         plan_ = ModelStates::plan(model_.units, *partition_, states_options(0));
-        const auto add = [&](const MemoryPlan& more) { plan_.insert(plan_.end(), more.begin(), more.end()); };
         if (gather_plans_) {
-            add(GatheredParameters::plan(model_.ops->storage(), *gather_plans_));
+            append(plan_, GatheredParameters::plan(model_.ops->storage(), *gather_plans_));
         }
-        add(plan_activations(model_.config(), *model_.ops, limits_));
-        if (checked_add(total_bytes(plan_), kOutsideOfPlan, "bytes of a plan") <= free.bytes) {
+        append(plan_, plan_activations(model_.config(), *model_.ops, limits_));
+        if (bytes_with_libraries(plan_) <= free.bytes) {
             memory_ = fmt::format("{} bytes for a rank ({})", with_separators(free.bytes), free.source);
             return;
         }
@@ -45,7 +42,7 @@ void LogProbSetup::resolve_memory(std::int64_t ranks, const FreeMemory& free) {
          "the job does not fit into memory: a rank may take {} bytes ({}) and needs {}; take {}a smaller "
          "max_token_len, or "
          "more memory",
-         with_separators(free.bytes), free.source, with_separators(total_bytes(plan_) + kOutsideOfPlan),
+         with_separators(free.bytes), free.source, with_separators(bytes_with_libraries(plan_)),
          job_.zero_optimization.stage == 3 ? "more ranks, " : "zero_optimization.stage = 3 with more ranks, ");
 }
 

@@ -127,4 +127,15 @@ std::int64_t total_bytes(const MemoryPlan& plan) {
     return bytes;
 }
 
+std::int64_t bytes_with_libraries(const MemoryPlan& plan) {
+    constexpr std::int64_t kOutsideOfPlan = 96 << 20;  // generous
+    return checked_add(total_bytes(plan), kOutsideOfPlan, "bytes of a plan");
+}
+
+std::int64_t logits_rows_of(const Job& job, const ModelConfig& config, std::int64_t tokens) {
+    const double gib = job.model.logits_optimization_peak_mem_size_in_gib;
+    return logits_tile_rows(config, tokens, job.model.logits_optimization == "none",
+                            static_cast<std::int64_t>(gib * (1 << 30)));
+}
+
 }  // namespace tessera

@@ -69,8 +69,10 @@ Carver& bind_workspace(PlannedMemory& memory, const ModelSetup& setup, const Tra
 
 [[nodiscard]] std::int64_t total_bytes(const MemoryPlan& plan);
 
-/// What a rank takes besides its plan: libraries, thread stacks, token lists, MPI's and oneDNN's buffers. Bytes,
-/// generous.
-inline constexpr std::int64_t kOutsideOfPlan = 96 << 20;
+/// The plan, and what a rank takes besides it: libraries, thread stacks, token lists, MPI's and oneDNN's buffers.
+[[nodiscard]] std::int64_t bytes_with_libraries(const MemoryPlan& plan);
+
+/// Rows of a tile of logits for micro-batches of so many tokens.
+[[nodiscard]] std::int64_t logits_rows_of(const Job& job, const ModelConfig& config, std::int64_t tokens);
 
 }  // namespace tessera

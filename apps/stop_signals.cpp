@@ -47,6 +47,10 @@ StopSignals::~StopSignals() {
     }
 }
 
+void StopSignals::let_terminate() {
+    static_cast<void>(std::signal(SIGTERM, SIG_DFL));
+}
+
 std::int64_t StopSignals::received() const {
     return received_signals;
 }

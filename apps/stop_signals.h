@@ -18,6 +18,10 @@ class StopSignals {
     /// for another run, and a further signal must not replace it.
     ~StopSignals();
 
+    /// From here on SIGTERM ends the process at once: for ranks that leave with an error, of which mpirun ends those
+    /// that are not gone when the first is, also within MPI_Finalize.
+    static void let_terminate();
+
     /// What this process has received, as a number to be summed over the ranks; 0: nothing.
     [[nodiscard]] std::int64_t received() const;
     /// The name of the signal behind a sum that is not 0.

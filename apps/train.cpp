@@ -31,9 +31,10 @@ void add_check(CLI::App& app, Arguments& arguments) {
     command->add_option("--set", arguments.check.overrides, "Override one key: key=value (repeatable)")
         ->expected(1)
         ->take_all();
-    command->add_option("--ranks", arguments.check.ranks, "Number of ranks to plan for")->check(CLI::Range(1, 1 << 20));
+    command->add_option("--ranks", arguments.check.ranks, "Number of ranks to plan for")
+        ->check(CLI::Range(std::int64_t{1}, kMostRanks));
     command->add_option("--nodes", arguments.check.nodes, "Number of nodes that the ranks are spread over")
-        ->check(CLI::Range(1, 1 << 20));
+        ->check(CLI::Range(std::int64_t{1}, kMostRanks));
     command
         ->add_option("--host-memory", arguments.check.host_memory, "Memory of a node, as 64GiB; else that of this one")
         ->transform(CLI::AsSizeValue(false));
@@ -49,8 +50,8 @@ void add_estimate(CLI::App& app, Arguments& arguments) {
     command->add_option("--largest-layer", estimate.largest_layer, "Parameters of the largest layer, with --params");
     command->add_option("--gpus-per-node", estimate.gpus_per_node, "Ranks of a node")
         ->required()
-        ->check(CLI::Range(1, 1 << 20));
-    command->add_option("--nodes", estimate.nodes, "Nodes")->required()->check(CLI::Range(1, 1 << 20));
+        ->check(CLI::Range(std::int64_t{1}, kMostRanks));
+    command->add_option("--nodes", estimate.nodes, "Nodes")->required()->check(CLI::Range(std::int64_t{1}, kMostRanks));
     command->add_option("--config", estimate.config, "Job file: its model and settings, and the activations of a rank");
     command->add_flag("--json", estimate.json, "One JSON object");
 }

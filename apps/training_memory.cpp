@@ -25,8 +25,7 @@ TrainingMemory plan_training_memory(Job& job, const ModelSetup& model, std::int6
     memory.model_states.push_back(memory.exchange.front());
     memory.exchange.erase(memory.exchange.begin());
     if (memory.gather_plans) {
-        const MemoryPlan gathered = GatheredParameters::plan(model.ops->storage(), *memory.gather_plans);
-        memory.exchange.insert(memory.exchange.end(), gathered.begin(), gathered.end());
+        append(memory.exchange, GatheredParameters::plan(model.ops->storage(), *memory.gather_plans));
     }
     return memory;
 }
@@ -37,9 +36,7 @@ TransformerLimits training_limits(const Job& job, const ModelConfig& config, std
     limits.tokens = checked_mul(tokens_per_row, *job.train_micro_batch_size_per_gpu, "tokens of a micro-batch");
     limits.longest_segment = longest_segment;
     limits.positions = longest_segment;
-    const double gib = job.model.logits_optimization_peak_mem_size_in_gib;
-    limits.logits_rows = logits_tile_rows(config, limits.tokens, job.model.logits_optimization == "none",
-                                          static_cast<std::int64_t>(gib * (1 << 30)));
+    limits.logits_rows = logits_rows_of(job, config, limits.tokens);
     limits.training = true;
     limits.checkpointing = *job.model.enable_gradient_checkpointing;
     return limits;

@@ -3,10 +3,40 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <array>
 
 #include "apps/console.h"
 
 namespace tessera {
+namespace {
+
+struct MemoryChoice {
+    ZeroStage stage;
+    bool recompute;  // gradient checkpointing
+};
+
+/// Cheapest first: a higher stage costs some traffic, gradient checkpointing a third of all computation.
+constexpr std::array<MemoryChoice, 8> kChoices = {
+    {{0, false}, {1, false}, {2, false}, {3, false}, {0, true}, {1, true}, {2, true}, {3, true}}};
+
+std::string name_of(const MemoryChoice& choice) {
+    return fmt::format("stage {}{}", choice.stage, choice.recompute ? " with gradient checkpointing" : "");
+}
+
+/// Whether the job asks for it or leaves it open; "auto" means one of the stages 1, 2, 3.
+bool is_asked(const Job& job, const MemoryChoice& choice) {
+    const auto& stage = job.zero_optimization.stage;
+    const auto& recompute = job.model.enable_gradient_checkpointing;
+    return (stage ? choice.stage == *stage : choice.stage > 0) && (!recompute || choice.recompute == *recompute);
+}
+
+Job with(Job job, const MemoryChoice& choice) {
+    job.zero_optimization.stage = choice.stage;
+    job.model.enable_gradient_checkpointing = choice.recompute;
+    return job;
+}
+
+}  // namespace
 
 TrainingSetup::TrainingSetup(Job job, std::int64_t ranks, bool first, const FreeMemory& free)
     : job_(resolve_device(std::move(job))), model_(open_model(job_, first)) {
@@ -52,51 +82,47 @@ TrainingSetup::Layout TrainingSetup::lay_out(Job job) const {
     }
     const TransformerLimits limits = training_limits(job, model_.config(), tokens, longest);
     MemoryPlan plan = memory.model_states;
-    const auto add = [&](const MemoryPlan& more) { plan.insert(plan.end(), more.begin(), more.end()); };
-    add(memory.exchange);
-    add(plan_activations(model_.config(), *model_.ops, limits));
+    append(plan, memory.exchange);
+    append(plan, plan_activations(model_.config(), *model_.ops, limits));
     return {std::move(job), std::move(memory), limits, std::move(plan)};
 }
 
 void TrainingSetup::resolve_memory(const FreeMemory& free) {
-    // Cheapest first: a higher stage costs some traffic, gradient checkpointing a third of all computation.
     std::vector<std::string> rejected;
-    std::string cheapest_change;
-    for (const bool recompute : {false, true}) {
-        for (const ZeroStage stage : {0, 1, 2, 3}) {
-            Job job = job_;
-            const auto& wanted_stage = job_.zero_optimization.stage;
-            const auto& wanted_recompute = job_.model.enable_gradient_checkpointing;
-            // "auto" means one of 1, 2, 3.
-            const bool asked = (wanted_stage ? stage == *wanted_stage : stage > 0) &&
-                               (!wanted_recompute || recompute == *wanted_recompute);
-            if (stage == 0 && !asked) {
-                continue;
-            }
-            job.zero_optimization.stage = stage;
-            job.model.enable_gradient_checkpointing = recompute;
-            Layout layout = lay_out(std::move(job));
-            const std::int64_t bytes = checked_add(total_bytes(layout.plan), kOutsideOfPlan, "bytes of a plan");
-            const std::string name = fmt::format("stage {}{}", stage, recompute ? " with gradient checkpointing" : "");
-            if (bytes > free.bytes) {
-                if (asked) {
-                    rejected.push_back(fmt::format("{}: {} bytes too many", name, with_separators(bytes - free.bytes)));
-                }
-            } else if (asked) {
-                layout_.emplace(std::move(layout));
-                job_ = layout_->job;
-                memory_ = fmt::format("{} bytes for a rank ({}){}{}", with_separators(free.bytes), free.source,
-                                      rejected.empty() ? "" : "; not ", fmt::join(rejected, ", "));
-                return;
-            } else if (cheapest_change.empty()) {
-                cheapest_change = fmt::format("{} would fit with {} bytes", name, with_separators(bytes));
-            }
+    for (const MemoryChoice& choice : kChoices) {
+        if (!is_asked(job_, choice)) {
+            continue;
         }
+        Layout layout = lay_out(with(job_, choice));
+        const std::int64_t bytes = bytes_with_libraries(layout.plan);
+        if (bytes <= free.bytes) {
+            layout_.emplace(std::move(layout));
+            job_ = layout_->job;
+            memory_ = fmt::format("{} bytes for a rank ({}){}{}", with_separators(free.bytes), free.source,
+                                  rejected.empty() ? "" : "; not ", fmt::join(rejected, ", "));
+            return;
+        }
+        rejected.push_back(fmt::format("{}: {} bytes too many", name_of(choice), with_separators(bytes - free.bytes)));
     }
     fail(ExitCode::internal, "the job does not fit into memory: a rank may take {} bytes ({}); {}; {}",
-         with_separators(free.bytes), free.source, fmt::join(rejected, ", "),
-         cheapest_change.empty() ? "no stage helps: take more ranks, a smaller micro-batch or shorter rows"
-                                 : cheapest_change);
+         with_separators(free.bytes), free.source, fmt::join(rejected, ", "), cheapest_change(free));
+}
+
+std::string TrainingSetup::cheapest_change(const FreeMemory& free) const {
+    for (const MemoryChoice& choice : kChoices) {
+        if (choice.stage == 0 || is_asked(job_, choice)) {
+            continue;
+        }
+        Job job = with(job_, choice);
+        if (job_.zero_optimization.stage && job_.zero_optimization.stage != 3) {
+            job.zero_optimization.stage3_max_live_parameters.reset();  // a bound that the job's own stage does not read
+        }
+        const std::int64_t bytes = bytes_with_libraries(lay_out(std::move(job)).plan);
+        if (bytes <= free.bytes) {
+            return fmt::format("{} would fit with {} bytes", name_of(choice), with_separators(bytes));
+        }
+    }
+    return "no stage helps: take more ranks, a smaller micro-batch or shorter rows";
 }
 
 ShardedOptimizer::Options TrainingSetup::optimizer_options() const {

@@ -72,6 +72,8 @@ class TrainingSetup {
     };
     [[nodiscard]] Layout lay_out(Job job) const;
     void resolve_memory(const FreeMemory& free);
+    /// In words, for a job that does not fit.
+    [[nodiscard]] std::string cheapest_change(const FreeMemory& free) const;
 
     Job job_;
     ModelSetup model_;

@@ -1,17 +1,10 @@
 #include "zero/communication_queue.h"
 
-#include <chrono>
 #include <utility>
 
+#include "core/base/stopwatch.h"
+
 namespace tessera {
-namespace {
-
-double seconds_since(std::chrono::steady_clock::time_point start) {
-    return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-}
-
-}  // namespace
-
 CommunicationQueue::CommunicationQueue(const Communicator& communicator, Progress& progress, bool threaded, bool check)
     : communicator_(communicator), progress_(progress), check_(check) {
     if (threaded) {
@@ -34,9 +27,9 @@ void CommunicationQueue::close() noexcept {
 
 CommunicationQueue::Ticket CommunicationQueue::submit(const Collective& collective, std::function<void()> work) {
     if (!thread_.joinable()) {
-        const auto start = std::chrono::steady_clock::now();
+        const Stopwatch watch;
         perform({collective, std::move(work)});
-        traffic_[collective.purpose].waited += seconds_since(start);
+        traffic_[collective.purpose].waited += watch.seconds();
         done_ = ++submitted_;
         return submitted_;
     }
@@ -55,10 +48,10 @@ void CommunicationQueue::wait(Ticket ticket, Exchange purpose) {
     if (!thread_.joinable()) {
         return;
     }
-    const auto start = std::chrono::steady_clock::now();
+    const Stopwatch watch;
     std::unique_lock lock(mutex_);
     done_changed_.wait(lock, [&] { return done_ >= ticket || error_; });
-    traffic_[purpose].waited += seconds_since(start);
+    traffic_[purpose].waited += watch.seconds();
     if (error_) {
         std::rethrow_exception(error_);
     }
@@ -74,9 +67,9 @@ void CommunicationQueue::perform(const Item& item) {
     if (check_) {
         compare(item.collective);
     }
-    const auto start = std::chrono::steady_clock::now();
+    const Stopwatch watch;
     item.work();
-    const double seconds = seconds_since(start);
+    const double seconds = watch.seconds();
     progress_.end_exchange();
     const std::lock_guard lock(mutex_);
     traffic_[item.collective.purpose] += {1, item.collective.bytes, seconds, 0};

@@ -18,19 +18,11 @@ GatheredParameters::GatheredParameters(const ModelStates& states, CommunicationQ
       queue_(queue),
       plans_(std::move(plans)),
       block_(block(states.options().storage, plans_, carver)),
-      calls_(static_cast<std::size_t>(states.partition().units())) {
+      runs_(static_cast<std::size_t>(states.partition().units())) {
     for (const Bucket& bucket : states.partition().buckets()) {
-        if (bucket.resident) {
-            continue;
-        }
-        // Consecutive buckets of one size: their pieces lie one after another in the shard, they themselves in the
-        // unit.
-        std::vector<Call>& calls = calls_[static_cast<std::size_t>(bucket.unit)];
-        const std::int64_t size = bucket.piece * queue.communicator().size();
-        if (calls.empty() || calls.back().piece != bucket.piece || (calls.back().buckets + 1) * size > call_elements) {
-            calls.push_back({bucket.shard, bucket.first, 1, bucket.piece});
-        } else {
-            ++calls.back().buckets;
+        if (!bucket.resident) {
+            join(runs_[static_cast<std::size_t>(bucket.unit)], bucket, bucket.first, queue.communicator().size(),
+                 call_elements);
         }
     }
 }
@@ -95,13 +87,13 @@ void GatheredParameters::issue(std::size_t index) {
     const UnitGather& gather = current_->gathers[index];
     const Communicator& communicator = queue_.communicator();
     const std::int64_t element = size_of(states_.options().storage);
-    for (const Call& call : calls_[static_cast<std::size_t>(gather.unit)]) {
-        const std::int64_t piece = call.piece * element;
-        const std::byte* own = states_.parameters().values.col_range(call.shard, 0).data;
-        std::byte* all = place(gather) + call.first * element;
+    for (const BucketRun& run : runs_[static_cast<std::size_t>(gather.unit)]) {
+        const std::int64_t piece = run.piece * element;
+        const std::byte* own = states_.parameters().values.col_range(run.shard, 0).data;
+        std::byte* all = place(gather) + run.offset * element;
         tickets_[index] =
-            queue_.submit({Exchange::gather_parameters, gather.unit, (communicator.size() - 1) * call.buckets * piece},
-                          [&communicator, own, all, buckets = call.buckets, piece] {
+            queue_.submit({Exchange::gather_parameters, gather.unit, (communicator.size() - 1) * run.buckets * piece},
+                          [&communicator, own, all, buckets = run.buckets, piece] {
                               communicator.all_gather(own, all, buckets, piece);
                           });
     }

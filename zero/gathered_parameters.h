@@ -32,14 +32,6 @@ class GatheredParameters : public ParameterSource {
     void release(std::int64_t unit) noexcept override;
 
   private:
-    /// Buckets that are gathered in one call.
-    struct Call {
-        std::int64_t shard;  // where their pieces begin
-        std::int64_t first;  // where the first of them begins in its unit
-        std::int64_t buckets;
-        std::int64_t piece;
-    };
-
     void issue(std::size_t gather);
     [[nodiscard]] std::byte* place(const UnitGather& gather) const;
 
@@ -47,7 +39,7 @@ class GatheredParameters : public ParameterSource {
     CommunicationQueue& queue_;
     Plans plans_;
     Matrix block_;
-    std::vector<std::vector<Call>> calls_;  // by unit
+    std::vector<std::vector<BucketRun>> runs_;  // by unit, with offsets in it
 
     const GatherPlan* current_ = nullptr;
     std::size_t next_use_ = 0;

@@ -75,7 +75,7 @@ GradientSink::View Gradients::begin(std::int64_t unit) {
     const auto index = static_cast<std::size_t>(unit);
     std::byte* data = unit_data(unit);
     if (std::ranges::none_of(begun_, [](bool begun) { return begun; })) {
-        first_begin_ = std::chrono::steady_clock::now();
+        since_first_begin_ = Stopwatch();
         queue_.wait(last_, Exchange::reduce_gradients);  // what the micro-batch before left
     }
     if (!begun_[index] && sums_.sharded) {
@@ -122,10 +122,6 @@ void Gradients::exchange(const Bucket& bucket, bool add) {
     } else if (sums_.sharded) {
         ops_.sum_rows(own, pieces, add);
     }
-}
-
-double Gradients::seconds_since_first_begin() const {
-    return std::chrono::duration<double>(std::chrono::steady_clock::now() - first_begin_).count();
 }
 
 void Gradients::finish() {

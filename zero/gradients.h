@@ -1,9 +1,9 @@
 // The gradients of a rank: summed over micro-batches and ranks, whole (stages 0 and 1) or its shard (2 and 3).
 #pragma once
 
-#include <chrono>
 #include <vector>
 
+#include "core/base/stopwatch.h"
 #include "core/memory.h"
 #include "core/unit_memory.h"
 #include "kernels/ops.h"
@@ -33,7 +33,7 @@ class Gradients : public GradientSink {
     void finish();
 
     /// Since the backward pass of the newest micro-batch began.
-    [[nodiscard]] double seconds_since_first_begin() const;
+    [[nodiscard]] double seconds_since_first_begin() const { return since_first_begin_.seconds(); }
 
     /// Over all ranks: for what the rank owns; at stage 0 for everything. f32
     [[nodiscard]] const ShardableVector& sums() const { return sums_; }
@@ -63,7 +63,7 @@ class Gradients : public GradientSink {
     std::int64_t micro_batches_ = 1;
     std::int64_t micro_batch_ = 0;
     CommunicationQueue::Ticket last_ = 0;  // of the unit that was done last
-    std::chrono::steady_clock::time_point first_begin_;
+    Stopwatch since_first_begin_;
 };
 
 }  // namespace tessera

@@ -70,4 +70,13 @@ std::vector<UnitRange> Partition::everything() const {
     return ranges;
 }
 
+void join(std::vector<BucketRun>& runs, const Bucket& bucket, std::int64_t offset, std::int64_t ranks,
+          std::int64_t limit) {
+    if (runs.empty() || runs.back().piece != bucket.piece || (runs.back().buckets + 1) * bucket.piece * ranks > limit) {
+        runs.push_back({offset, bucket.shard, 1, bucket.piece});
+    } else {
+        ++runs.back().buckets;
+    }
+}
+
 }  // namespace tessera

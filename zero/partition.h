@@ -30,6 +30,19 @@ struct UnitRange {
     std::int64_t shard = 0;  // in the shard of the rank that owns it
 };
 
+/// Buckets of one size that lie one after another, to be gathered in one call.
+struct BucketRun {
+    std::int64_t offset = 0;  // of the first bucket where it is gathered
+    std::int64_t shard = 0;   // of the first one's piece; within a unit the other pieces follow it
+    std::int64_t buckets = 0;
+    std::int64_t piece = 0;
+};
+
+/// Adds a bucket that is gathered at `offset` to the last run, or begins a new one where its size is another or the run
+/// would exceed `limit` elements of all `ranks`.
+void join(std::vector<BucketRun>& runs, const Bucket& bucket, std::int64_t offset, std::int64_t ranks,
+          std::int64_t limit);
+
 /// Calls visit(parameter, first, count, skip) for what a range holds of each parameter of its unit: elements [first,
 /// first + count) of the parameter, from element `skip` of the range on.
 template <typename Visit>

@@ -40,7 +40,6 @@ ShardedOptimizer::ShardedOptimizer(const ModelStates& states, const Gradients& g
 
 void ShardedOptimizer::plan_publication() {
     const Partition& partition = states_.partition();
-    const std::int64_t ranks = communicator_.size();
     const std::int64_t stage = states_.options().stage;
     if (stage == 0) {
         return;
@@ -57,13 +56,7 @@ void ShardedOptimizer::plan_publication() {
                 states_.resident().col_range(offset + communicator_.rank() * bucket.piece, bucket.piece),
                 states_.parameters().values.col_range(bucket.shard, bucket.piece));
         }
-        // Consecutive buckets of one size lie one after another.
-        const std::int64_t size = bucket.piece * ranks;
-        if (calls_.empty() || calls_.back().piece != bucket.piece || (calls_.back().buckets + 1) * size > limit) {
-            calls_.push_back({offset, 1, bucket.piece});
-        } else {
-            ++calls_.back().buckets;
-        }
+        join(published_, bucket, offset, communicator_.size(), limit);
     }
 }
 
@@ -102,11 +95,11 @@ void ShardedOptimizer::publish() {
     }
     const bool sharded = states_.options().stage == 3;
     const Matrix vector = sharded ? states_.resident() : states_.parameters().values;
-    for (const Call& call : calls_) {
-        const std::int64_t piece = call.piece * size_of(vector.dtype);
+    for (const BucketRun& run : published_) {
+        const std::int64_t piece = run.piece * size_of(vector.dtype);
         static_cast<void>(
-            queue_.submit({Exchange::publish_parameters, -1, (communicator_.size() - 1) * call.buckets * piece},
-                          [this, data = vector.col_range(call.offset, 0).data, buckets = call.buckets, piece] {
+            queue_.submit({Exchange::publish_parameters, -1, (communicator_.size() - 1) * run.buckets * piece},
+                          [this, data = vector.col_range(run.offset, 0).data, buckets = run.buckets, piece] {
                               communicator_.all_gather_in_place(data, buckets, piece);
                           }));
     }

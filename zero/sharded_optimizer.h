@@ -47,12 +47,6 @@ class ShardedOptimizer {
         Matrix second_moment;
         ConstMatrix gradient;
     };
-    /// Buckets that are gathered in one call.
-    struct Call {
-        std::int64_t offset;  // of the first in the vector of what every rank keeps
-        std::int64_t buckets;
-        std::int64_t piece;
-    };
     void plan_publication();
     void publish();
 
@@ -64,7 +58,7 @@ class ShardedOptimizer {
     Options options_;
     std::vector<Run> runs_;
     std::vector<UnitRange> owned_;
-    std::vector<Call> calls_;
+    std::vector<BucketRun> published_;                     // in the vector of what every rank keeps
     std::vector<std::pair<Matrix, Matrix>> own_resident_;  // stage 3: (place among the resident parameters, own piece)
 };
 

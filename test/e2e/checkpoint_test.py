@@ -13,7 +13,6 @@ import argparse
 import json
 import os
 import shutil
-import sys
 import tempfile
 
 import numpy as np
@@ -21,6 +20,7 @@ from safetensors import safe_open
 
 from launch import mpirun, overrides, run
 from make_case import make_case
+from report import Report
 
 STEPS, SAVED = 6, 3
 # Between world sizes only the order of additions in fp32 differs. A loss is a mean of some hundred terms of order 5:
@@ -80,16 +80,11 @@ def read_export(directory):
                                 kinds[entry["dtype"]]).reshape(entry["shape"]) for name, entry in header.items()}
 
 
-class Tests:
+class Tests(Report):
     def __init__(self, train, folder):
+        super().__init__()
         self.train, self.folder = train, folder
-        self.passed = self.failed = 0
         make_case(folder, "qwen3", np.random.default_rng(5), vocab_size=256, tie_word_embeddings=True)
-
-    def check(self, name, condition, detail=""):
-        self.passed, self.failed = self.passed + bool(condition), self.failed + (not condition)
-        if not condition:
-            print(f"FAIL {name}: {detail}")
 
     def job(self, out, ranks, **settings):
         changed = {"output_dir": out, "train_batch_size": 12, "training.max_steps": STEPS,
@@ -215,8 +210,7 @@ def main():
         tests.resolved_job()
         tests.export_command()
         tests.damage()
-    print(f"{tests.passed} passed, {tests.failed} failed")
-    sys.exit(1 if tests.failed else 0)
+    tests.finish()
 
 
 if __name__ == "__main__":

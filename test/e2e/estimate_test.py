@@ -10,13 +10,13 @@ import argparse
 import json
 import os
 import subprocess
-import sys
 import tempfile
 
 import numpy as np
 
 from launch import environment
 from make_case import make_case, write_json
+from report import Report
 
 TABLES = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "data", "tables", "memory_tables.txt")
 USAGE, BAD_DATA, MISSING = 64, 65, 66
@@ -175,22 +175,28 @@ def wrong_use(p):
     refused("--model", "huge", *ONE, says="too large", code=BAD_DATA)
 
 
+@test
+def bounds_of_stage_3_matter_at_stage_3_alone(p):
+    bound = ("--set", "zero_optimization.stage3_max_live_parameters=10")
+    p.run("check", "--config", "job.toml", *bound, "--set", "model.enable_gradient_checkpointing=true")
+    said = p.run("check", "--config", "job.toml", *bound, "--set", "zero_optimization.stage=3", code=USAGE)
+    assert "stage3_max_live_parameters = 10" in said, said
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--train", required=True)
     binary = os.path.abspath(parser.parse_args().train)
-    passed = failed = 0
+    report = Report()
     for function in TESTS:
         with tempfile.TemporaryDirectory(prefix="estimate-") as directory:
             try:
                 function(Place(binary, directory))
-                passed += 1
+                report(function.__name__, None)
             except (AssertionError, LookupError, OSError, ValueError, subprocess.TimeoutExpired) as error:
-                failed += 1
                 line = error.__traceback__.tb_next.tb_lineno
-                print(f"FAIL {function.__name__}, line {line}: {type(error).__name__}: {error}")
-    print(f"{passed} passed, {failed} failed")
-    sys.exit(1 if failed or not passed else 0)
+                report(f"{function.__name__}, line {line}", f"{type(error).__name__}: {error}")
+    report.finish()
 
 
 if __name__ == "__main__":

@@ -11,7 +11,6 @@ one message with its number. A rank is killed: a code that is not 0 from the lau
 import argparse
 import os
 import signal
-import sys
 import tempfile
 import time
 
@@ -19,6 +18,7 @@ import numpy as np
 
 from launch import MESSAGE, Launch, last_lines, mpirun, overrides
 from make_case import make_case
+from report import Report
 
 RANKS, HANG_SECONDS, HANG = 3, 2, 124
 ENDS_WITHIN = 30  # seconds: the limit, a quarter of it for the reports, and what mpirun takes to clean up; mostly slack
@@ -84,15 +84,11 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--train", required=True)
     train = os.path.abspath(parser.parse_args().train)
-    passed = failed = 0
+    report = Report()
     for stage, victim, number in [(1, 2, signal.SIGSTOP), (3, 0, signal.SIGSTOP), (3, 1, signal.SIGKILL)]:
         wrong = spoil(train, stage, victim, number)
-        passed += not wrong
-        failed += bool(wrong)
-        if wrong:
-            print(f"FAIL stage {stage}, rank {victim}, {signal.Signals(number).name}: {wrong}")
-    print(f"{passed} passed, {failed} failed")
-    sys.exit(1 if failed or not passed else 0)
+        report(f"stage {stage}, rank {victim}, {signal.Signals(number).name}", wrong or None)
+    report.finish()
 
 
 if __name__ == "__main__":

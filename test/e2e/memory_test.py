@@ -13,7 +13,6 @@ import argparse
 import os
 import re
 import subprocess
-import sys
 import tempfile
 import time
 
@@ -21,6 +20,7 @@ import numpy as np
 
 from launch import environment, last_lines, mpirun, overrides
 from make_case import write_json, write_tokens
+from report import Report
 
 MEMORY = 70  # the exit code of memory that is not to be had
 CONFIG = {
@@ -86,16 +86,10 @@ def planned(text):
     return {m[1].strip(): int(m[2].replace(",", "")) for m in re.finditer(r"^  ([a-z0-9 ]+?) +([\d,]+)\b", table, re.M)}
 
 
-class Test:
+class Test(Report):
     def __init__(self, train):
+        super().__init__()
         self.train = os.path.abspath(train)
-        self.passed = self.failed = 0
-
-    def check(self, name, holds, detail=""):
-        self.passed += bool(holds)
-        self.failed += not holds
-        if not holds:
-            print(f"FAIL {name}: {detail}")
 
     def measured(self, directory):
         for stage in (0, 1, 2, 3):
@@ -136,8 +130,7 @@ def main():
             file.write(JOB)
         test.measured(directory)
         test.limited(directory)
-    print(f"{test.passed} passed, {test.failed} failed")
-    sys.exit(1 if test.failed or not test.passed else 0)
+    test.finish()
 
 
 if __name__ == "__main__":

@@ -3,7 +3,6 @@
 import json
 import os
 import shutil
-import sys
 import time
 
 import h5py
@@ -15,24 +14,6 @@ from make_case import make_case, write_job
 STEPS = 7
 MEASURED = ("time", "tokens_per_second", "memory")  # and every key that ends in _seconds
 TIMEOUT = 120  # seconds of a run, which takes about two
-
-
-class Report:
-    """Counts what is reported: what is wrong, or None."""
-
-    def __init__(self):
-        self.passed = self.failed = 0
-
-    def __call__(self, name, wrong):
-        if wrong is None:
-            self.passed += 1
-        else:
-            self.failed += 1
-            print(f"FAIL {name}: {wrong}", flush=True)
-
-    def finish(self):
-        print(f"{self.passed} passed, {self.failed} failed")
-        sys.exit(1 if self.failed or not self.passed else 0)
 
 
 def make_job(directory):

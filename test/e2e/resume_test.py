@@ -15,7 +15,8 @@ import random
 import tempfile
 import time
 
-from restart import STEPS, Layout, Report, after_step, difference, make_job, outcome
+from report import Report
+from restart import STEPS, Layout, after_step, difference, make_job, outcome
 
 
 def after_seconds(seconds):

@@ -24,7 +24,8 @@ import numpy as np
 
 from launch import last_lines
 from make_case import random_documents, write_tokens
-from restart import TIMEOUT, Layout, Report, after_step, difference, log_probs, make_job, outcome, written
+from report import Report
+from restart import TIMEOUT, Layout, after_step, difference, log_probs, make_job, outcome, written
 
 STOPPED = 75
 USR1, TERM = signal.SIGUSR1, signal.SIGTERM

@@ -23,6 +23,7 @@ import numpy as np  # noqa: E402
 
 from launch import environment, last_lines, overrides  # noqa: E402
 from make_case import random_documents, write_tokens  # noqa: E402
+from report import Report  # noqa: E402
 from restart import difference, log_probs, make_job, outcome, recorded_steps, written  # noqa: E402
 from two_nodes import TwoNodes, missing, wait_until  # noqa: E402
 
@@ -172,7 +173,7 @@ def main():
         print(f"skipped: {why}")
         sys.exit(SKIPPED)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # what is started is ended then too
-    passed = failed = 0
+    report = Report()
     with TwoNodes() as slurm:
         cluster = Cluster(slurm, os.path.abspath(options.train))
         for name, test in [
@@ -186,15 +187,11 @@ def main():
                 wrong = test()
             except Exception as error:  # one test must not take the others with it
                 wrong = f"{type(error).__name__}: {error}"
-            if wrong is None:
-                passed += 1
-                continue
-            failed += 1
-            print(f"FAIL {name}: {wrong}", flush=True)
-            slurm.logs()
-            slurm.cancel_all()
-    print(f"{passed} passed, {failed} failed")
-    sys.exit(1 if failed or not passed else 0)
+            report(name, wrong)
+            if wrong is not None:
+                slurm.logs()
+                slurm.cancel_all()
+    report.finish()
 
 
 if __name__ == "__main__":

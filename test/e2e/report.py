@@ -1,0 +1,24 @@
+"""What a test program found, and how it ends."""
+
+import sys
+
+
+class Report:
+    """Counts what is reported: what is wrong, or None."""
+
+    def __init__(self):
+        self.passed = self.failed = 0
+
+    def __call__(self, name, wrong):
+        if wrong is None:
+            self.passed += 1
+        else:
+            self.failed += 1
+            print(f"FAIL {name}: {wrong}", flush=True)
+
+    def check(self, name, holds, detail=""):
+        self(name, None if holds else detail)
+
+    def finish(self):
+        print(f"{self.passed} passed, {self.failed} failed")
+        sys.exit(1 if self.failed or not self.passed else 0)
