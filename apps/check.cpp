@@ -7,6 +7,7 @@
 #include "apps/job_file.h"
 #include "apps/log_prob_setup.h"
 #include "apps/run_directory.h"
+#include "apps/traffic_report.h"
 #include "apps/training_setup.h"
 #include "io/durable_file.h"
 
@@ -15,8 +16,10 @@ namespace {
 
 using Summary = std::vector<std::pair<std::string, std::string>>;
 
+/// `exchanges`: those of a step, null where the job has none.
 void print(const CheckOptions& options, const Job& job, const Summary& summary, const MemoryPlan& plan,
-           const std::vector<std::string>& unused, const std::vector<std::string>& warnings) {
+           const nlohmann::ordered_json& exchanges, const std::vector<std::string>& unused,
+           const std::vector<std::string>& warnings) {
     if (options.json) {
         nlohmann::ordered_json memory;
         for (const MemoryUse& use : plan) {
@@ -26,9 +29,11 @@ void print(const CheckOptions& options, const Job& job, const Summary& summary, 
         for (const auto& [name, value] : summary) {
             words[name] = value;
         }
-        const nlohmann::ordered_json result = {{"job", job_to_toml(job)}, {"summary", words},
-                                               {"memory", memory},        {"total", total_bytes(plan)},
-                                               {"unused", unused},        {"warnings", warnings}};
+        nlohmann::ordered_json result = {{"job", job_to_toml(job)},    {"summary", words}, {"memory", memory},
+                                         {"total", total_bytes(plan)}, {"unused", unused}, {"warnings", warnings}};
+        if (!exchanges.is_null()) {
+            result["exchanges"] = exchanges;
+        }
         fmt::print("{}\n", result.dump(2));
         return;
     }
@@ -75,11 +80,12 @@ void command_check(const CheckOptions& options) {
                                   [&](const FileRecord& record) { verify_checkpoint_file(checkpoint.info(), record); });
             summary.emplace_back("goes on from", path);
         }
-        print(options, setup.job(), summary, setup.plan(), file.unused, warnings);
+        print(options, setup.job(), summary, setup.plan(), to_json(setup.traffic(), setup.units()), file.unused,
+              warnings);
     } else {
         LogProbSetup setup(file.job, options.ranks, true, free);
         setup.data().check_all();
-        print(options, setup.job(), setup.summary(), setup.plan(), file.unused, setup.warnings());
+        print(options, setup.job(), setup.summary(), setup.plan(), nullptr, file.unused, setup.warnings());
     }
 }
 

@@ -29,11 +29,14 @@ struct EstimateOptions {
     std::optional<long long> largest_layer;
     long long gpus_per_node = 0;
     long long nodes = 0;
-    std::string config;  // job whose settings are planned with; empty: the defaults
+    std::string config;       // job whose settings are planned with; empty: the defaults
+    double compute_rate = 0;  // FLOP/s of a rank; 0: not known
+    double link_rate = 0;     // bytes/s between nodes, each way; 0: not known
     bool json = false;
 };
-/// DeepSpeed's memory tables, and of a model our own plan of a rank's memory at every stage; needs no weights or data,
-/// and runs nothing.
+/// DeepSpeed's memory tables, and of a model our own plan at every stage: a rank's memory, what it sends in a step,
+/// what goes over a node's link, and with the rates the seconds that a step takes at least and at most. Needs no
+/// weights or data, and runs nothing.
 void command_estimate(const EstimateOptions& options);
 
 struct InspectOptions {

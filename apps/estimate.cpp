@@ -4,8 +4,11 @@
 #include "apps/commands.h"
 #include "apps/console.h"
 #include "apps/job_file.h"
-#include "apps/training_memory.h"
+#include "apps/traffic_report.h"
+#include "apps/training_plan.h"
+#include "core/flops.h"
 #include "zero/deepspeed_estimate.h"
+#include "zero/link_traffic.h"
 
 namespace tessera {
 namespace {
@@ -14,10 +17,26 @@ using Json = nlohmann::ordered_json;
 
 constexpr std::int64_t kStages = 4;
 
-/// Memory of a rank at one stage.
+/// A rank at one stage.
 struct StagePlan {
     MemoryPlan model_states;
-    MemoryPlan working;  // what exchanges them and, where the job says how long rows are, activations
+    MemoryPlan working;   // what exchanges them and, where the job says how long rows are, activations
+    TrafficPlan traffic;  // of a step
+    std::vector<Unit> units;
+    double flops = 0;  // of a step; 0 where the job does not say how long rows are
+};
+
+/// The cluster, and what was measured on it; 0: not known.
+struct Machine {
+    Topology topology;
+    double compute_rate = 0;
+    double link_rate = 0;
+};
+
+/// Of a step at the given rates: where one hides the other, and where one follows the other.
+struct StepSeconds {
+    double least = 0;
+    double most = 0;
 };
 
 /// All stages, computing in one dtype.
@@ -62,13 +81,17 @@ Job planned_job(const EstimateOptions& options, std::int64_t ranks) {
 }
 
 StagePlan plan_stage(Job job, const ModelSetup& model, std::int64_t ranks) {
-    TrainingMemory memory = plan_training_memory(job, model, ranks);
-    StagePlan plan{std::move(memory.model_states), std::move(memory.exchange)};
+    TrainingPlan training = plan_training(job, model, ranks);
+    StagePlan plan{std::move(training.model_states), std::move(training.exchange), std::move(training.traffic),
+                   std::move(training.units)};
     if (job.data.sequence_length > 0) {
         // Rows of the full length: no data is longer.
         const std::int64_t length = job.data.sequence_length;
         append(plan.working,
                plan_activations(model.config(), *model.ops, training_limits(job, model.config(), length, length)));
+        const std::int64_t rows =
+            checked_mul(*job.train_micro_batch_size_per_gpu, *job.gradient_accumulation_steps, "rows of a step");
+        plan.flops = flops_of_step(model.config(), {rows, length, *job.model.enable_gradient_checkpointing});
     }
     return plan;
 }
@@ -83,6 +106,22 @@ DTypePlan plan_dtype(Job job, bool bf16, std::int64_t ranks) {
         plan.stages.push_back(plan_stage(job, model, ranks));
     }
     return plan;
+}
+
+/// Bytes that go over the slowest link of the machine in a step: those of a node, or between neighbours on one node.
+std::int64_t bytes_of_link(const TrafficPlan& traffic, const Topology& topology) {
+    return topology.nodes > 1 ? bytes_leaving_node(traffic, topology) : total_bytes(traffic);
+}
+
+/// Nothing where a rate that it needs is not known.
+std::optional<StepSeconds> step_seconds(const StagePlan& plan, const Machine& machine) {
+    const auto bytes = static_cast<double>(bytes_of_link(plan.traffic, machine.topology));
+    if (plan.flops == 0 || machine.compute_rate == 0 || (bytes > 0 && machine.link_rate == 0)) {
+        return std::nullopt;
+    }
+    const double computing = plan.flops / machine.compute_rate;
+    const double sending = bytes > 0 ? bytes / machine.link_rate : 0;
+    return StepSeconds{std::max(computing, sending), computing + sending};
 }
 
 /// Purposes of all stages, in the order in which they first come.
@@ -107,7 +146,7 @@ std::int64_t bytes_of(const MemoryPlan& plan, const std::string& purpose) {
 }
 
 /// A column a stage.
-void print_plan(Console& console, const DTypePlan& plan, const deepspeed::ModelSize& size, std::int64_t ranks) {
+void print_plan(Console& console, const DTypePlan& plan, const deepspeed::ModelSize& size, const Machine& machine) {
     std::vector<std::pair<std::string, std::string>> rows;
     const auto add = [&](const std::string& name, const auto& cell) {
         std::string cells;
@@ -135,7 +174,29 @@ void print_plan(Console& console, const DTypePlan& plan, const deepspeed::ModelS
     add_bytes("all",
               [](const StagePlan& stage) { return total_bytes(stage.model_states) + total_bytes(stage.working); });
     console.line("");
-    console.table(fmt::format("memory of a rank of {}, bytes, {}", with_separators(ranks), plan.dtype), rows);
+    console.table(
+        fmt::format("memory of a rank of {}, bytes, {}", with_separators(machine.topology.ranks()), plan.dtype), rows);
+
+    rows.clear();
+    add("", [](std::int64_t stage, const StagePlan&) { return fmt::format("stage {}", stage); });
+    for (const Exchange purpose : kExchanges) {
+        add_bytes(name_of(purpose), [&](const StagePlan& stage) { return total(stage.traffic, purpose).bytes; });
+    }
+    add_bytes("sent by a rank", [](const StagePlan& stage) { return total_bytes(stage.traffic); });
+    add_bytes("sent by a node",
+              [&](const StagePlan& stage) { return bytes_leaving_node(stage.traffic, machine.topology); });
+    if (plan.stages.front().flops > 0) {
+        add("FLOP of a rank", [](std::int64_t, const StagePlan& stage) { return fmt::format("{:.4e}", stage.flops); });
+    }
+    if (step_seconds(plan.stages.front(), machine)) {
+        add("seconds", [&](std::int64_t, const StagePlan& stage) {
+            const StepSeconds seconds = *step_seconds(stage, machine);
+            return fmt::format("{:.4g} to {:.4g}", seconds.least, seconds.most);
+        });
+    }
+    console.line("");
+    console.table(fmt::format("a step of {} ranks, bytes, {}", with_separators(machine.topology.ranks()), plan.dtype),
+                  rows);
 }
 
 Json to_json(const MemoryPlan& plan) {
@@ -146,7 +207,7 @@ Json to_json(const MemoryPlan& plan) {
     return uses;
 }
 
-Json to_json(const DTypePlan& plan) {
+Json to_json(const DTypePlan& plan, const Machine& machine) {
     Json list = Json::array();
     for (std::int64_t stage = 0; stage < kStages; ++stage) {
         const StagePlan& memory = plan.stages[static_cast<std::size_t>(stage)];
@@ -155,7 +216,16 @@ Json to_json(const DTypePlan& plan) {
                         {"model_states", to_json(memory.model_states)},
                         {"working", to_json(memory.working)},
                         {"model_states_total", states},
-                        {"total", states + total_bytes(memory.working)}});
+                        {"total", states + total_bytes(memory.working)},
+                        {"exchanges", to_json(memory.traffic, memory.units)},
+                        {"sent_by_rank", total_bytes(memory.traffic)},
+                        {"sent_by_node", bytes_leaving_node(memory.traffic, machine.topology)}});
+        if (memory.flops > 0) {
+            list.back()["flops"] = memory.flops;
+        }
+        if (const auto seconds = step_seconds(memory, machine)) {
+            list.back()["seconds"] = {seconds->least, seconds->most};
+        }
     }
     return list;
 }
@@ -180,7 +250,8 @@ Json to_json(const std::vector<deepspeed::Estimate>& estimates, bool stage3) {
 void command_estimate(const EstimateOptions& options) {
     check_choice(options);
     const deepspeed::Cluster cluster{options.gpus_per_node, options.nodes};
-    const std::int64_t ranks = options.gpus_per_node * options.nodes;
+    const Machine machine{{options.nodes, options.gpus_per_node}, options.compute_rate, options.link_rate};
+    const std::int64_t ranks = machine.topology.ranks();
     deepspeed::ModelSize size{options.parameters.value_or(0), options.largest_layer.value_or(0)};
     std::vector<std::string> warnings;
     std::vector<DTypePlan> plans;
@@ -201,7 +272,7 @@ void command_estimate(const EstimateOptions& options) {
                        {"nodes", cluster.nodes},
                        {"deepspeed", {{"zero2", to_json(zero2, false)}, {"zero3", to_json(zero3, true)}}}};
         for (const DTypePlan& plan : plans) {
-            result["plan"][plan.dtype] = to_json(plan);
+            result["plan"][plan.dtype] = to_json(plan, machine);
         }
         result["warnings"] = warnings;
         fmt::print("{}\n", result.dump(2, ' ', false, Json::error_handler_t::replace));
@@ -213,7 +284,7 @@ void command_estimate(const EstimateOptions& options) {
     }
     fmt::print("{}{}", zero2_table(size, cluster), zero3_table(size, cluster));
     for (const DTypePlan& plan : plans) {
-        print_plan(console, plan, size, ranks);
+        print_plan(console, plan, size, machine);
     }
 }
 

@@ -44,7 +44,7 @@ void add_check(CLI::App& app, Arguments& arguments) {
 void add_estimate(CLI::App& app, Arguments& arguments) {
     EstimateOptions& estimate = arguments.estimate;
     CLI::App* command =
-        app.add_subcommand("estimate", "Memory of every ZeRO stage: DeepSpeed's tables and our exact plan");
+        app.add_subcommand("estimate", "Memory, traffic and time of every ZeRO stage; DeepSpeed's tables");
     command->add_option("--model", estimate.model, "Model directory; its config.json is enough");
     command->add_option("--params", estimate.parameters, "Number of parameters, in place of a model");
     command->add_option("--largest-layer", estimate.largest_layer, "Parameters of the largest layer, with --params");
@@ -53,6 +53,14 @@ void add_estimate(CLI::App& app, Arguments& arguments) {
         ->check(CLI::Range(std::int64_t{1}, kMostRanks));
     command->add_option("--nodes", estimate.nodes, "Nodes")->required()->check(CLI::Range(std::int64_t{1}, kMostRanks));
     command->add_option("--config", estimate.config, "Job file: its model and settings, and the activations of a rank");
+    command
+        ->add_option("--compute-rate", estimate.compute_rate,
+                     "FLOP/s that a rank reached (a run says it at its end): gives the time of a step")
+        ->check(CLI::PositiveNumber);
+    command
+        ->add_option("--link-rate", estimate.link_rate,
+                     "Bytes/s that a node sends to others; of one node, that a rank sends to the next")
+        ->check(CLI::PositiveNumber);
     command->add_flag("--json", estimate.json, "One JSON object");
 }
 

@@ -6,6 +6,7 @@
 #include <array>
 
 #include "apps/console.h"
+#include "apps/traffic_report.h"
 
 namespace tessera {
 namespace {
@@ -73,7 +74,7 @@ void TrainingSetup::resolve_data() {
 }
 
 TrainingSetup::Layout TrainingSetup::lay_out(Job job) const {
-    TrainingMemory memory = plan_training_memory(job, model_, batch_.ranks);
+    TrainingPlan training = plan_training(job, model_, batch_.ranks);
     std::int64_t tokens = train_.rows->max_tokens_per_row();
     std::int64_t longest = train_.rows->longest_segment();
     if (eval_) {
@@ -81,10 +82,10 @@ TrainingSetup::Layout TrainingSetup::lay_out(Job job) const {
         longest = std::max(longest, eval_->rows->longest_segment());
     }
     const TransformerLimits limits = training_limits(job, model_.config(), tokens, longest);
-    MemoryPlan plan = memory.model_states;
-    append(plan, memory.exchange);
-    append(plan, plan_activations(model_.config(), *model_.ops, limits));
-    return {std::move(job), std::move(memory), limits, std::move(plan)};
+    MemoryPlan memory = training.model_states;
+    append(memory, training.exchange);
+    append(memory, plan_activations(model_.config(), *model_.ops, limits));
+    return {std::move(job), std::move(training), limits, std::move(memory)};
 }
 
 void TrainingSetup::resolve_memory(const FreeMemory& free) {
@@ -94,7 +95,7 @@ void TrainingSetup::resolve_memory(const FreeMemory& free) {
             continue;
         }
         Layout layout = lay_out(with(job_, choice));
-        const std::int64_t bytes = bytes_with_libraries(layout.plan);
+        const std::int64_t bytes = bytes_with_libraries(layout.memory);
         if (bytes <= free.bytes) {
             layout_.emplace(std::move(layout));
             job_ = layout_->job;
@@ -117,7 +118,7 @@ std::string TrainingSetup::cheapest_change(const FreeMemory& free) const {
         if (job_.zero_optimization.stage && job_.zero_optimization.stage != 3) {
             job.zero_optimization.stage3_max_live_parameters.reset();  // a bound that the job's own stage does not read
         }
-        const std::int64_t bytes = bytes_with_libraries(lay_out(std::move(job)).plan);
+        const std::int64_t bytes = bytes_with_libraries(lay_out(std::move(job)).memory);
         if (bytes <= free.bytes) {
             return fmt::format("{} would fit with {} bytes", name_of(choice), with_separators(bytes));
         }
@@ -157,8 +158,9 @@ std::vector<std::pair<std::string, std::string>> TrainingSetup::summary() const 
                               static_cast<double>(total_steps_) * static_cast<double>(batch_.batch()) /
                                   static_cast<double>(train_.rows->count()))},
         {"zero", fmt::format("stage {}, buckets of {} elements", *job_.zero_optimization.stage,
-                             with_separators(layout_->memory.partition.bucket_elements()))},
+                             with_separators(layout_->training.partition.bucket_elements()))},
         {"checkpointing", limits().checkpointing ? "every block is computed again in backward" : "off"},
+        {"sent by a rank in a step", in_words(traffic())},
         {"free memory", memory_},
     };
     if (eval_) {

@@ -5,7 +5,7 @@
 #include <optional>
 
 #include "apps/free_memory.h"
-#include "apps/training_memory.h"
+#include "apps/training_plan.h"
 #include "core/activations.h"
 #include "io/row_order.h"
 #include "io/rows.h"
@@ -43,20 +43,22 @@ class TrainingSetup {
     [[nodiscard]] std::int64_t horizon() const {
         return job_.training.training_horizon > 0 ? job_.training.training_horizon : total_steps_;
     }
-    [[nodiscard]] const std::vector<Unit>& units() const { return layout_->memory.units; }
-    [[nodiscard]] const Partition& partition() const { return layout_->memory.partition; }
+    [[nodiscard]] const std::vector<Unit>& units() const { return layout_->training.units; }
+    [[nodiscard]] const Partition& partition() const { return layout_->training.partition; }
     /// UnitUses::gradients of a micro-batch.
-    [[nodiscard]] const std::vector<UnitUse>& gradient_uses() const { return layout_->memory.gradient_uses; }
+    [[nodiscard]] const std::vector<UnitUse>& gradient_uses() const { return layout_->training.gradient_uses; }
     [[nodiscard]] const std::optional<GatheredParameters::Plans>& gather_plans() const {
-        return layout_->memory.gather_plans;
+        return layout_->training.gather_plans;
     }
     [[nodiscard]] const TransformerLimits& limits() const { return layout_->limits; }
     [[nodiscard]] ModelStates::Options states_options(std::int64_t rank) const {
         return training_states(job_, model_, rank);
     }
     [[nodiscard]] ShardedOptimizer::Options optimizer_options() const;
+    /// What a rank exchanges with the others in a step.
+    [[nodiscard]] const TrafficPlan& traffic() const { return layout_->training.traffic; }
     /// Bytes of a rank by purpose.
-    [[nodiscard]] const MemoryPlan& plan() const { return layout_->plan; }
+    [[nodiscard]] const MemoryPlan& plan() const { return layout_->memory; }
     [[nodiscard]] std::vector<std::pair<std::string, std::string>> summary() const;
     [[nodiscard]] const std::vector<std::string>& warnings() const { return warnings_; }
 
@@ -66,9 +68,9 @@ class TrainingSetup {
     /// What follows from a job whose stage and gradient checkpointing are decided.
     struct Layout {
         Job job;
-        TrainingMemory memory;
+        TrainingPlan training;
         TransformerLimits limits;
-        MemoryPlan plan;
+        MemoryPlan memory;
     };
     [[nodiscard]] Layout lay_out(Job job) const;
     void resolve_memory(const FreeMemory& free);

@@ -2,9 +2,13 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
+#include <chrono>
 #include <cstdlib>
+#include <cstring>
 #include <new>
+#include <thread>
 
 #include "core/base/checked.h"
 
@@ -31,15 +35,10 @@ class Datatype {
         type.commit();
         return type;
     }
-    /// `count` blocks of `element`, `stride` elements apart, the next item one element further on.
-    static Datatype interleaved(std::int64_t count, std::int64_t stride, MPI_Datatype element) {
-        Datatype vector;
-        check(MPI_Type_vector(narrow<int>(count), 1, narrow<int>(stride), element, &vector.handle_), "MPI_Type_vector");
-        MPI_Aint lower = 0;
-        MPI_Aint extent = 0;
-        check(MPI_Type_get_extent(element, &lower, &extent), "MPI_Type_get_extent");
+    /// `count` blocks of `element`, `stride` elements apart.
+    static Datatype strided(std::int64_t count, std::int64_t stride, MPI_Datatype element) {
         Datatype type;
-        check(MPI_Type_create_resized(vector.handle_, 0, extent, &type.handle_), "MPI_Type_create_resized");
+        check(MPI_Type_vector(narrow<int>(count), 1, narrow<int>(stride), element, &type.handle_), "MPI_Type_vector");
         type.commit();
         return type;
     }
@@ -56,6 +55,48 @@ class Datatype {
     Datatype() = default;
     void commit() { check(MPI_Type_commit(&handle_), "MPI_Type_commit"); }
     MPI_Datatype handle_ = MPI_DATATYPE_NULL;
+};
+
+constexpr int kBulkTag = 1;
+
+/// Messages under way.
+class Messages {
+  public:
+    explicit Messages(MPI_Comm comm) : comm_(comm) {}
+
+    void send(const std::byte* data, MPI_Datatype type, std::int64_t to) {
+        check(
+            MPI_Isend(data, 1, type, static_cast<int>(to), kBulkTag, comm_, &requests_.emplace_back(MPI_REQUEST_NULL)),
+            "MPI_Isend");
+    }
+    void receive(std::byte* data, MPI_Datatype type, std::int64_t from) {
+        check(MPI_Irecv(data, 1, type, static_cast<int>(from), kBulkTag, comm_,
+                        &requests_.emplace_back(MPI_REQUEST_NULL)),
+              "MPI_Irecv");
+    }
+    /// Returns when all are done. Sleeps longer the longer it takes, an eighth of the time passed: a quick exchange is
+    /// not held up, a slow one leaves the core to others.
+    void finish() {
+        using std::chrono::nanoseconds;
+        constexpr nanoseconds kAwake = std::chrono::microseconds(50);
+        constexpr nanoseconds kLongest = std::chrono::microseconds(500);
+        const auto start = std::chrono::steady_clock::now();
+        for (int done = 0; done == 0;) {
+            check(MPI_Testall(narrow<int>(requests_.size()), requests_.data(), &done, MPI_STATUSES_IGNORE),
+                  "MPI_Testall");
+            const nanoseconds passed = std::chrono::steady_clock::now() - start;
+            if (done == 0 && passed > kAwake) {
+                std::this_thread::sleep_for(std::min(passed / 8, kLongest));
+            } else if (done == 0) {
+                std::this_thread::yield();
+            }
+        }
+        requests_.clear();
+    }
+
+  private:
+    MPI_Comm comm_;
+    std::vector<MPI_Request> requests_;
 };
 
 }  // namespace
@@ -77,7 +118,9 @@ MpiSession::MpiSession() {
     }
 }
 
-MpiSession::~MpiSession() { MPI_Finalize(); }
+MpiSession::~MpiSession() {
+    MPI_Finalize();
+}
 
 std::string MpiSession::library_version() {
     std::array<char, MPI_MAX_LIBRARY_VERSION_STRING> text{};
@@ -98,7 +141,9 @@ Communicator::Communicator(MPI_Comm parent) {
     size_ = size;
 }
 
-Communicator::~Communicator() { MPI_Comm_free(&comm_); }
+Communicator::~Communicator() {
+    MPI_Comm_free(&comm_);
+}
 
 Communicator::Local Communicator::local() const {
     MPI_Comm node = MPI_COMM_NULL;
@@ -111,7 +156,9 @@ Communicator::Local Communicator::local() const {
     return {rank, size};
 }
 
-void Communicator::barrier() const { check(MPI_Barrier(comm_), "MPI_Barrier"); }
+void Communicator::barrier() const {
+    check(MPI_Barrier(comm_), "MPI_Barrier");
+}
 
 std::string Communicator::broadcast(const std::string& text) const {
     std::int64_t length = narrow<std::int64_t>(text.size());
@@ -176,26 +223,42 @@ double Communicator::ordered_sum(double value) const {
     return sum;
 }
 
-void Communicator::all_to_all(const float* send, float* receive, std::int64_t count) const {
-    const Datatype piece = Datatype::contiguous(count, MPI_FLOAT);
-    check(MPI_Alltoall(send, 1, piece.get(), receive, 1, piece.get(), comm_), "MPI_Alltoall");
+void Communicator::all_to_all(const std::byte* send, std::byte* receive, std::int64_t piece_bytes) const {
+    const Datatype piece = Datatype::contiguous(piece_bytes, MPI_BYTE);
+    Messages messages(comm_);
+    // Each rank begins with its next one: not all with the same.
+    for (std::int64_t distance = 1; distance < size_; ++distance) {
+        const std::int64_t from = (rank_ + size_ - distance) % size_;
+        const std::int64_t to = (rank_ + distance) % size_;
+        messages.receive(receive + from * piece_bytes, piece.get(), from);
+        messages.send(send + to * piece_bytes, piece.get(), to);
+    }
+    std::memcpy(receive + rank_ * piece_bytes, send + rank_ * piece_bytes, static_cast<std::size_t>(piece_bytes));
+    messages.finish();
 }
 
 void Communicator::all_gather(const std::byte* own, std::byte* all, std::int64_t buckets,
                               std::int64_t piece_bytes) const {
-    const Datatype piece = Datatype::contiguous(piece_bytes, MPI_BYTE);
-    const Datatype column = Datatype::interleaved(buckets, size_, piece.get());
-    check(MPI_Allgather(own, narrow<int>(buckets), piece.get(), all, 1, column.get(), comm_), "MPI_Allgather");
+    for (std::int64_t bucket = 0; bucket < buckets; ++bucket) {
+        std::memcpy(all + (bucket * size_ + rank_) * piece_bytes, own + bucket * piece_bytes,
+                    static_cast<std::size_t>(piece_bytes));
+    }
+    all_gather_in_place(all, buckets, piece_bytes);
 }
 
-void Communicator::all_gather_in_place(std::byte* buffer, std::int64_t buckets, std::int64_t piece_bytes) const {
+void Communicator::all_gather_in_place(std::byte* all, std::int64_t buckets, std::int64_t piece_bytes) const {
     const Datatype piece = Datatype::contiguous(piece_bytes, MPI_BYTE);
-    if (buckets == 1) {
-        check(MPI_Allgather(MPI_IN_PLACE, 0, MPI_DATATYPE_NULL, buffer, 1, piece.get(), comm_), "MPI_Allgather");
-        return;
+    const Datatype column = Datatype::strided(buckets, size_, piece.get());
+    const std::int64_t next = (rank_ + 1) % size_;
+    const std::int64_t previous = (rank_ + size_ - 1) % size_;
+    Messages messages(comm_);
+    for (std::int64_t round = 0; round + 1 < size_; ++round) {
+        const std::int64_t passed_on = (rank_ + size_ - round) % size_;
+        const std::int64_t coming = (previous + size_ - round) % size_;
+        messages.receive(all + coming * piece_bytes, column.get(), previous);
+        messages.send(all + passed_on * piece_bytes, column.get(), next);
+        messages.finish();
     }
-    const Datatype column = Datatype::interleaved(buckets, size_, piece.get());
-    check(MPI_Allgather(MPI_IN_PLACE, 0, MPI_DATATYPE_NULL, buffer, 1, column.get(), comm_), "MPI_Allgather");
 }
 
 void Communicator::agree(const std::function<void()>& work) const {

@@ -64,14 +64,18 @@ class Communicator {
     /// Sum over the ranks, added in rank order: the same bits on every rank and from run to run.
     [[nodiscard]] double ordered_sum(double value) const;
 
-    /// Piece r of `send` goes to rank r; piece r of `receive` comes from rank r. [size, count] floats each.
-    void all_to_all(const float* send, float* receive, std::int64_t count) const;
-    /// `all` is `buckets` rows of size() pieces of `piece_bytes`: piece r of row b is the b-th of the pieces that rank r
-    /// has at `own`, one after another.
+    // Bulk exchanges: point-to-point messages, so that what goes over which link is known, and between two looks at
+    // their progress the thread sleeps: the core belongs to whoever computes.
+
+    /// Piece r of `send` goes to rank r; piece r of `receive` comes from rank r. [size, piece_bytes] each; a message to
+    /// each other rank.
+    void all_to_all(const std::byte* send, std::byte* receive, std::int64_t piece_bytes) const;
+    /// `all` is `buckets` rows of size() pieces of `piece_bytes`: piece r of row b is the b-th of the pieces that rank
+    /// r has at `own`, one after another. Around a ring: a rank sends to the next one only, so that of all ranks of a
+    /// node one sends over its link.
     void all_gather(const std::byte* own, std::byte* all, std::int64_t buckets, std::int64_t piece_bytes) const;
-    /// `buffer` is `buckets` rows of size() pieces of `piece_bytes`; this rank's piece of every row goes to all others,
-    /// in place, in one call.
-    void all_gather_in_place(std::byte* buffer, std::int64_t buckets, std::int64_t piece_bytes) const;
+    /// The same with this rank's pieces in their places in `all`.
+    void all_gather_in_place(std::byte* all, std::int64_t buckets, std::int64_t piece_bytes) const;
 
     /// Runs `work` on every rank. If it throws on any, every rank throws an AgreedError with the message and code of
     /// the lowest such rank.

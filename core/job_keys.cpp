@@ -148,8 +148,10 @@ std::vector<Key> general_keys() {
                     "1e-6)). 0 turns clipping off.",
          .range = at_least(0)},
         {KEY(communication_data_type), .reader = kTraining,
-         .meaning = "Precision in which gradients travel and are summed.", .choices = {{"fp32"}, {"bf16"}, {"fp16"}},
-         .available = {"\"fp32\""}},
+         .meaning =
+             "Precision in which gradients travel between ranks. Each rank's part is rounded to it once; sums are "
+             "added in fp32. Stage 0 sends the sums on in fp32, so that all stages have the same bits.",
+         .choices = {{"fp32"}, {"bf16"}, {"fp16"}}, .available = {"\"fp32\"", "\"bf16\""}},
         {KEY(wall_clock_breakdown), .reader = kTraining,
          .meaning = "true: the time of each phase of a step goes to the console and the metrics."},
     };
@@ -379,8 +381,9 @@ std::vector<Key> zero_keys() {
          .meaning = "Elements that are gathered ahead of use, in whole units. \"auto\": the next unit; 0: nothing.",
          .range = at_least(0)},
         {KEY(zero_optimization.stage3_param_persistence_threshold), .reader = kStage3,
-         .meaning = "Parameters of at most so many elements stay on every rank; those used as one matrix (q, k, v; gate, up) "
-                    "together or not at all. \"auto\": 10 x hidden_size.",
+         .meaning =
+             "Parameters of at most so many elements stay on every rank; those used as one matrix (q, k, v; gate, up) "
+             "together or not at all. \"auto\": 10 x hidden_size.",
          .range = at_least(0)},
         {KEY(zero_optimization.stage3_max_live_parameters), .reader = kStage3,
          .meaning = "Most gathered elements at any time; less than the model needs is an error that says how many. "
@@ -477,9 +480,9 @@ std::vector<Key> run_keys() {
          .meaning = "Time after which the run saves and stops with exit code 75; \"auto\": what Slurm has left.",
          .choices = {{"none"}, {"auto"}}, .text = kClock, .available = {"\"none\""}},
         {KEY(limits.hang_seconds), .reader = kBoth,
-         .meaning =
-             "Seconds without any progress after which a job counts as hung: the ranks that are silent or elsewhere than "
-             "the others are named, exit code 124. Loading, saving and exporting are not watched.",
+         .meaning = "Seconds without any progress after which a job counts as hung: the ranks that are silent or "
+                    "elsewhere than "
+                    "the others are named, exit code 124. Loading, saving and exporting are not watched.",
          .range = at_least(1)},
         {KEY(limits.straggler_interval), .reader = kTraining,
          .meaning = "Steps from one report of the slowest rank of each phase to the next. 0: none.",

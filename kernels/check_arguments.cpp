@@ -264,7 +264,8 @@ void ArgumentChecks::sum_rows(ConstMatrix y, ConstMatrix pieces) const {
     if (pieces.rows < 1) {
         fail(ExitCode::internal, "sum_rows: no pieces");
     }
-    require("sum_rows", "pieces", pieces, accumulate_, pieces.rows, pieces.cols);
+    const DType dtype = pieces.dtype == DType::bf16 ? DType::bf16 : accumulate_;
+    require("sum_rows", "pieces", pieces, dtype, pieces.rows, pieces.cols);
     require_vector("sum_rows", "y", y, accumulate_, pieces.cols);
 }
 

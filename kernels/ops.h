@@ -153,8 +153,8 @@ class Ops {
 
     // ---- optimizer; contiguous vectors in A. Element i gives the same bits wherever the range begins.
 
-    /// y = pieces[0] + pieces[1] + ... in that order; pieces [n, cols]. y may be pieces' first row. With `add`:
-    /// y = y + pieces[0] + ...
+    /// y = pieces[0] + pieces[1] + ... in that order; pieces [n, cols] in A or bf16. y may be pieces' first row. With
+    /// `add`: y = y + pieces[0] + ...
     virtual void sum_rows(Matrix y, ConstMatrix pieces, bool add) = 0;
     /// Sum of squares in double, in an order that depends on the number of elements only.
     [[nodiscard]] virtual double squared_norm(ConstMatrix x) = 0;

@@ -10,6 +10,17 @@ Matrix block(DType storage, const GatheredParameters::Plans& plans, Carver& carv
     return carver.matrix(storage, 1, std::max(plans.forward.block_elements, plans.training.block_elements));
 }
 
+/// The calls that gather each unit, with offsets in it.
+std::vector<std::vector<BucketRun>> calls_of_units(const Partition& partition, std::int64_t call_elements) {
+    std::vector<std::vector<BucketRun>> runs(static_cast<std::size_t>(partition.units()));
+    for (const Bucket& bucket : partition.buckets()) {
+        if (!bucket.resident) {
+            join(runs[static_cast<std::size_t>(bucket.unit)], bucket, bucket.first, partition.ranks(), call_elements);
+        }
+    }
+    return runs;
+}
+
 }  // namespace
 
 GatheredParameters::GatheredParameters(const ModelStates& states, CommunicationQueue& queue, Plans plans,
@@ -18,19 +29,29 @@ GatheredParameters::GatheredParameters(const ModelStates& states, CommunicationQ
       queue_(queue),
       plans_(std::move(plans)),
       block_(block(states.options().storage, plans_, carver)),
-      runs_(static_cast<std::size_t>(states.partition().units())) {
-    for (const Bucket& bucket : states.partition().buckets()) {
-        if (!bucket.resident) {
-            join(runs_[static_cast<std::size_t>(bucket.unit)], bucket, bucket.first, queue.communicator().size(),
-                 call_elements);
-        }
-    }
-}
+      runs_(calls_of_units(states.partition(), call_elements)) {}
 
 MemoryPlan GatheredParameters::plan(DType storage, const Plans& plans) {
     Carver counter;
     static_cast<void>(block(storage, plans, counter));
     return {{"gathered parameters", counter.used()}};
+}
+
+TrafficPlan GatheredParameters::traffic(const Partition& partition, DType storage, const GatherPlan& plan,
+                                        std::int64_t call_elements) {
+    TrafficPlan traffic;
+    const std::int64_t others = partition.ranks() - 1;
+    if (others == 0) {
+        return traffic;
+    }
+    const auto runs = calls_of_units(partition, call_elements);
+    for (const UnitGather& gather : plan.gathers) {
+        for (const BucketRun& run : runs[static_cast<std::size_t>(gather.unit)]) {
+            add(traffic,
+                {Exchange::gather_parameters, gather.unit, 1, others * run.buckets * run.piece * size_of(storage)});
+        }
+    }
+    return traffic;
 }
 
 void GatheredParameters::start(Pass last) {

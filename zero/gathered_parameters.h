@@ -8,6 +8,7 @@
 #include "zero/communication_queue.h"
 #include "zero/gather_plan.h"
 #include "zero/model_states.h"
+#include "zero/traffic.h"
 
 namespace tessera {
 
@@ -23,6 +24,9 @@ class GatheredParameters : public ParameterSource {
                        Carver& carver);
 
     [[nodiscard]] static MemoryPlan plan(DType storage, const Plans& plans);
+    /// What a micro-batch exchanges that follows `plan`.
+    [[nodiscard]] static TrafficPlan traffic(const Partition& partition, DType storage, const GatherPlan& plan,
+                                             std::int64_t call_elements);
 
     void start(Pass last) override;
     void idle() override;

@@ -4,11 +4,11 @@
 
 namespace tessera {
 
-Gradients::Buffers::Buffers(const Partition& partition, const std::vector<UnitUse>& uses, ZeroStage stage,
+Gradients::Buffers::Buffers(const Partition& partition, const std::vector<UnitUse>& uses, const Options& options,
                             Carver& carver)
     : offsets(static_cast<std::size_t>(partition.units()), 0) {
     const std::int64_t ranks = partition.ranks();
-    sums.sharded = stage >= 2;
+    sums.sharded = options.stage >= 2;
     sums.values = carver.matrix(DType::f32, 1, sums.sharded ? partition.shard_elements() : partition.flat_elements());
     if (sums.sharded) {
         // A buffer is free again when the unit that is done next has seen its exchange end.
@@ -27,17 +27,19 @@ Gradients::Buffers::Buffers(const Partition& partition, const std::vector<UnitUs
         }
         units = carver.matrix(DType::f32, 1, placement.size);
     }
-    exchange = carver.matrix(DType::f32, ranks == 1 ? 0 : ranks, partition.largest_piece());
+    const std::int64_t rows = ranks == 1 ? 0 : ranks;
+    sent = carver.matrix(options.exchange, options.exchange == DType::f32 ? 0 : rows, partition.largest_piece());
+    received = carver.matrix(options.exchange, rows, partition.largest_piece());
 }
 
-Gradients::Gradients(const Partition& partition, const std::vector<UnitUse>& uses, ZeroStage stage, Ops& ops,
+Gradients::Gradients(const Partition& partition, const std::vector<UnitUse>& uses, const Options& options, Ops& ops,
                      CommunicationQueue& queue, Carver& carver)
     : partition_(partition),
-      stage_(stage),
+      options_(options),
       ops_(ops),
       communicator_(queue.communicator()),
       queue_(queue),
-      buffers_(partition, uses, stage, carver),
+      buffers_(partition, uses, options, carver),
       sums_(buffers_.sums),
       buckets_(static_cast<std::size_t>(partition.units())),
       begun_(static_cast<std::size_t>(partition.units()), false) {
@@ -46,15 +48,33 @@ Gradients::Gradients(const Partition& partition, const std::vector<UnitUse>& use
     }
 }
 
-MemoryPlan Gradients::plan(const Partition& partition, const std::vector<UnitUse>& uses, ZeroStage stage) {
+MemoryPlan Gradients::plan(const Partition& partition, const std::vector<UnitUse>& uses, const Options& options) {
     Carver counter;
-    const Buffers buffers(partition, uses, stage, counter);
+    const Buffers buffers(partition, uses, options, counter);
     MemoryPlan plan = {{"gradients", round_up(buffers.sums.values.elements() * size_of(DType::f32), kMemoryAlignment)}};
     if (buffers.units.elements() > 0) {
         plan.push_back({"gradients of units at work", buffers.units.elements() * size_of(DType::f32)});
     }
-    plan.push_back(
-        {"exchange of gradients", round_up(buffers.exchange.elements() * size_of(DType::f32), kMemoryAlignment)});
+    const auto bytes = [](const Matrix& matrix) {
+        return round_up(matrix.elements() * size_of(matrix.dtype), kMemoryAlignment);
+    };
+    plan.push_back({"exchange of gradients", bytes(buffers.sent) + bytes(buffers.received)});
+    return plan;
+}
+
+TrafficPlan Gradients::traffic(const Partition& partition, const Options& options) {
+    TrafficPlan plan;
+    const std::int64_t others = partition.ranks() - 1;
+    if (others == 0) {
+        return plan;
+    }
+    for (const Bucket& bucket : partition.buckets()) {
+        const std::int64_t elements = others * bucket.piece;
+        add(plan, {Exchange::reduce_gradients, bucket.unit, 1, elements * size_of(options.exchange)});
+        if (options.stage == 0) {
+            add(plan, {Exchange::gather_gradients, bucket.unit, 1, elements * size_of(DType::f32)});
+        }
+    }
     return plan;
 }
 
@@ -91,14 +111,15 @@ void Gradients::done(std::int64_t unit) {
     if ((last && communicator_.size() > 1) || sums_.sharded) {
         const std::int64_t others = communicator_.size() - 1;
         for (const Bucket& bucket : buckets_[static_cast<std::size_t>(unit)]) {
-            const std::int64_t bytes = others * bucket.piece * size_of(DType::f32);
-            last_ = queue_.submit({Exchange::reduce_gradients, unit, bytes},
+            const std::int64_t elements = others * bucket.piece;
+            last_ = queue_.submit({Exchange::reduce_gradients, unit, elements * size_of(options_.exchange)},
                                   [this, bucket, add = sums_.sharded && micro_batch_ > 0] { exchange(bucket, add); });
-            if (others > 0 && stage_ == 0) {
-                last_ = queue_.submit({Exchange::gather_gradients, unit, bytes}, [this, bucket] {
-                    communicator_.all_gather_in_place(unit_data(bucket.unit) + bucket.first * size_of(DType::f32), 1,
-                                                      bucket.piece * size_of(DType::f32));
-                });
+            if (others > 0 && options_.stage == 0) {
+                last_ =
+                    queue_.submit({Exchange::gather_gradients, unit, elements * size_of(DType::f32)}, [this, bucket] {
+                        communicator_.all_gather_in_place(unit_data(bucket.unit) + bucket.first * size_of(DType::f32),
+                                                          1, bucket.piece * size_of(DType::f32));
+                    });
             }
         }
     }
@@ -116,8 +137,14 @@ void Gradients::exchange(const Bucket& bucket, bool add) {
     const Matrix own = sums_.sharded ? sums_.values.col_range(bucket.shard, bucket.piece)
                                      : pieces.col_range(communicator_.rank() * bucket.piece, bucket.piece);
     if (ranks > 1) {
-        const Matrix received(buffers_.exchange.data, DType::f32, ranks, bucket.piece);
-        communicator_.all_to_all(pieces.as<float>(), received.as<float>(), bucket.piece);
+        ConstMatrix sent = pieces;
+        if (options_.exchange != DType::f32) {
+            const Matrix rounded(buffers_.sent.data, options_.exchange, 1, ranks * bucket.piece);
+            ops_.copy(rounded, pieces);
+            sent = rounded;
+        }
+        const Matrix received(buffers_.received.data, options_.exchange, ranks, bucket.piece);
+        communicator_.all_to_all(sent.data, received.data, bucket.piece * size_of(options_.exchange));
         ops_.sum_rows(own, received, add);
     } else if (sums_.sharded) {
         ops_.sum_rows(own, pieces, add);

@@ -11,19 +11,29 @@
 #include "zero/lifetimes.h"
 #include "zero/model_states.h"
 #include "zero/partition.h"
+#include "zero/traffic.h"
 
 namespace tessera {
 
 /// A bucket is exchanged as soon as its unit is done: all-to-all of its pieces, then a sum in rank order by its owner.
+/// Pieces may travel in bf16: each rank's contribution, the owner's too, is rounded once, and added in f32.
 /// Stages 0 and 1 do so in the last micro-batch of a step, on the sums over all of them. Stages 2 and 3 do so in each
 /// and add the result to the shard; a unit's own buffer lives only while the unit is at work.
 class Gradients : public GradientSink {
   public:
+    struct Options {
+        ZeroStage stage = 1;
+        DType exchange = DType::f32;  // in which pieces travel: f32 or bf16
+    };
+
     /// `uses`: UnitUses::gradients of a micro-batch. Takes plan() bytes from `carver`.
-    Gradients(const Partition& partition, const std::vector<UnitUse>& uses, ZeroStage stage, Ops& ops,
+    Gradients(const Partition& partition, const std::vector<UnitUse>& uses, const Options& options, Ops& ops,
               CommunicationQueue& queue, Carver& carver);
 
-    [[nodiscard]] static MemoryPlan plan(const Partition& partition, const std::vector<UnitUse>& uses, ZeroStage stage);
+    [[nodiscard]] static MemoryPlan plan(const Partition& partition, const std::vector<UnitUse>& uses,
+                                         const Options& options);
+    /// What is exchanged in a step: as it is at stages 0 and 1, for each micro-batch at 2 and 3.
+    [[nodiscard]] static TrafficPlan traffic(const Partition& partition, const Options& options);
 
     /// A step of so many micro-batches begins; its gradients are 0.
     void start(std::int64_t micro_batches);
@@ -40,18 +50,19 @@ class Gradients : public GradientSink {
 
   private:
     struct Buffers {
-        Buffers(const Partition& partition, const std::vector<UnitUse>& uses, ZeroStage stage, Carver& carver);
+        Buffers(const Partition& partition, const std::vector<UnitUse>& uses, const Options& options, Carver& carver);
         ShardableVector sums;
         Matrix units;                       // stages 2 and 3: buffers of the units at work
         std::vector<std::int64_t> offsets;  // in `units`, by unit
-        Matrix exchange;                    // [ranks, largest piece]
+        Matrix sent;                        // [ranks, largest piece], empty where pieces travel in f32
+        Matrix received;                    // [ranks, largest piece]
     };
 
     [[nodiscard]] std::byte* unit_data(std::int64_t unit) const;
     void exchange(const Bucket& bucket, bool add);
 
     const Partition& partition_;
-    ZeroStage stage_;
+    Options options_;
     Ops& ops_;
     const Communicator& communicator_;
     CommunicationQueue& queue_;

@@ -13,6 +13,21 @@ bool decays(const std::string& name, const std::vector<std::string>& patterns) {
         patterns, [&](const std::string& pattern) { return fnmatch(pattern.c_str(), name.c_str(), 0) == 0; });
 }
 
+/// The calls that give new parameters to all ranks: everything at stages 1 and 2, what is resident at stage 3. Offsets
+/// are in the vector of what every rank keeps, which has these buckets one after another.
+std::vector<BucketRun> publication(const Partition& partition, ZeroStage stage, std::int64_t gather_elements) {
+    std::vector<BucketRun> runs;
+    const std::int64_t limit = std::max(gather_elements, partition.bucket_elements());
+    std::int64_t offset = 0;
+    for (const Bucket& bucket : partition.buckets()) {
+        if (stage == 1 || stage == 2 || (stage == 3 && bucket.resident)) {
+            join(runs, bucket, offset, partition.ranks(), limit);
+            offset += bucket.piece * partition.ranks();
+        }
+    }
+    return runs;
+}
+
 }  // namespace
 
 ShardedOptimizer::ShardedOptimizer(const ModelStates& states, const Gradients& gradients, Ops& ops,
@@ -35,29 +50,29 @@ ShardedOptimizer::ShardedOptimizer(const ModelStates& states, const Gradients& g
                                  gradients.sums().at(range, skip, count)});
             });
     }
-    plan_publication();
+    const Partition& partition = states.partition();
+    published_ = publication(partition, states.options().stage, options.gather_elements);
+    for (const Bucket& bucket : partition.buckets()) {
+        if (states.options().stage == 3 && bucket.resident) {
+            const std::int64_t offset =
+                states.resident_offset(bucket.unit) + bucket.first - partition.gathered_elements(bucket.unit);
+            own_resident_.emplace_back(
+                states.resident().col_range(offset + communicator_.rank() * bucket.piece, bucket.piece),
+                states.parameters().values.col_range(bucket.shard, bucket.piece));
+        }
+    }
 }
 
-void ShardedOptimizer::plan_publication() {
-    const Partition& partition = states_.partition();
-    const std::int64_t stage = states_.options().stage;
-    if (stage == 0) {
-        return;
-    }
-    const std::int64_t limit = std::max(options_.gather_elements, partition.bucket_elements());
-    for (const Bucket& bucket : partition.buckets()) {
-        std::int64_t offset = partition.flat(bucket.unit) + bucket.first;
-        if (stage == 3) {
-            if (!bucket.resident) {
-                continue;
-            }
-            offset = states_.resident_offset(bucket.unit) + bucket.first - partition.gathered_elements(bucket.unit);
-            own_resident_.emplace_back(
-                states_.resident().col_range(offset + communicator_.rank() * bucket.piece, bucket.piece),
-                states_.parameters().values.col_range(bucket.shard, bucket.piece));
+TrafficPlan ShardedOptimizer::traffic(const Partition& partition, ZeroStage stage, DType storage,
+                                      std::int64_t gather_elements) {
+    TrafficPlan plan;
+    const std::int64_t others = partition.ranks() - 1;
+    if (others > 0) {
+        for (const BucketRun& run : publication(partition, stage, gather_elements)) {
+            add(plan, {Exchange::publish_parameters, -1, 1, others * run.buckets * run.piece * size_of(storage)});
         }
-        join(published_, bucket, offset, communicator_.size(), limit);
     }
+    return plan;
 }
 
 double ShardedOptimizer::norm() const {

@@ -7,6 +7,7 @@
 #include "kernels/ops.h"
 #include "zero/gradients.h"
 #include "zero/model_states.h"
+#include "zero/traffic.h"
 
 namespace tessera {
 
@@ -25,6 +26,10 @@ class ShardedOptimizer {
 
     ShardedOptimizer(const ModelStates& states, const Gradients& gradients, Ops& ops, CommunicationQueue& queue,
                      const Options& options);
+
+    /// What the end of a step exchanges.
+    [[nodiscard]] static TrafficPlan traffic(const Partition& partition, ZeroStage stage, DType storage,
+                                             std::int64_t gather_elements);
 
     /// The global L2 norm of the final gradients: squares added in double in the order of the shard, then in rank
     /// order, rounded to fp32.
@@ -47,7 +52,6 @@ class ShardedOptimizer {
         Matrix second_moment;
         ConstMatrix gradient;
     };
-    void plan_publication();
     void publish();
 
     const ModelStates& states_;

@@ -117,17 +117,19 @@ void accumulate_rows(Matrix to, ConstMatrix from, std::span<const std::int32_t> 
 
 void sum_rows(Matrix y, ConstMatrix pieces, bool add, int threads) {
     auto* sum = y.as<float>();
-    const auto* rows = pieces.as<float>();
-    parallel_pieces(threads, 1, y.cols, [&](std::int64_t /*row*/, std::int64_t first, std::int64_t count) {
-        for_vectors(count, [&](std::int64_t i, auto lanes) {
-            Vec total = load(rows + first + i, lanes);
-            if (add) {
-                total = load(sum + first + i, lanes) + total;
-            }
-            for (std::int64_t row = 1; row < pieces.rows; ++row) {
-                total = total + load(rows + row * pieces.stride + first + i, lanes);
-            }
-            store(sum + first + i, total, lanes);
+    with_storage(pieces.dtype, [&](auto type) {
+        const auto* rows = pieces.as<decltype(type)>();
+        parallel_pieces(threads, 1, y.cols, [&](std::int64_t /*row*/, std::int64_t first, std::int64_t count) {
+            for_vectors(count, [&](std::int64_t i, auto lanes) {
+                Vec total = load(rows + first + i, lanes);
+                if (add) {
+                    total = load(sum + first + i, lanes) + total;
+                }
+                for (std::int64_t row = 1; row < pieces.rows; ++row) {
+                    total = total + load(rows + row * pieces.stride + first + i, lanes);
+                }
+                store(sum + first + i, total, lanes);
+            });
         });
     });
 }

@@ -31,6 +31,22 @@ template <typename A>
     return sum;
 }
 
+/// y = pieces[0] + pieces[1] + ..., with `add` y + pieces[0] + ...; `count` rows of `cols` columns.
+template <typename A, typename P>
+void sum_rows(A* y, Rows<const P> pieces, std::int64_t count, std::int64_t cols, bool add) {
+#pragma omp parallel for
+    for (std::int64_t c = 0; c < cols; ++c) {
+        A sum = static_cast<Accumulate<P>>(pieces[0][c]);
+        if (add) {
+            sum = y[c] + sum;
+        }
+        for (std::int64_t r = 1; r < count; ++r) {
+            sum += static_cast<Accumulate<P>>(pieces[r][c]);
+        }
+        y[c] = sum;
+    }
+}
+
 /// As Ops::adam. model_weight is null or receives w converted to S.
 template <typename S>
 void adam(Accumulate<S>* w, Accumulate<S>* m, Accumulate<S>* v, const Accumulate<S>* gradient, S* model_weight,

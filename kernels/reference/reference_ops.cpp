@@ -179,15 +179,10 @@ class ReferenceOps : public Ops {
 
     void sum_rows(Matrix y, ConstMatrix pieces, bool add) override {
         checks_.sum_rows(y, pieces);
-        const auto in = rows<A>(pieces);
-        A* out = y.as<A>();
-#pragma omp parallel for
-        for (std::int64_t c = 0; c < pieces.cols; ++c) {
-            A sum = add ? out[c] + in[0][c] : in[0][c];
-            for (std::int64_t r = 1; r < pieces.rows; ++r) {
-                sum += in[r][c];
-            }
-            out[c] = sum;
+        if (pieces.dtype == DType::bf16) {
+            reference::sum_rows(y.as<A>(), rows<bfloat16>(pieces), pieces.rows, pieces.cols, add);
+        } else {
+            reference::sum_rows(y.as<A>(), rows<A>(pieces), pieces.rows, pieces.cols, add);
         }
     }
 

@@ -45,10 +45,12 @@ TEST_CASE("all_to_all sends piece r to rank r") {
     for (std::size_t i = 0; i < send.size(); ++i) {
         send[i] = static_cast<float>(rank * 100000) + static_cast<float>(i);
     }
-    world().all_to_all(send.data(), receive.data(), count);
+    world().all_to_all(std::as_bytes(std::span(send)).data(), std::as_writable_bytes(std::span(receive)).data(),
+                       count * static_cast<std::int64_t>(sizeof(float)));
     for (std::int64_t r = 0; r < ranks; ++r) {
         for (std::int64_t i = 0; i < count; ++i) {
-            REQUIRE(receive[static_cast<std::size_t>(r * count + i)] == static_cast<float>(r * 100000 + rank * count + i));
+            REQUIRE(receive[static_cast<std::size_t>(r * count + i)] ==
+                    static_cast<float>(r * 100000 + rank * count + i));
         }
     }
 }
@@ -92,7 +94,8 @@ TEST_CASE("an error on one rank is the same error on all, with the message of th
         world().agree(fails);
     } catch (const AgreedError& error) {
         CHECK(error.code() == ExitCode::bad_data);
-        CHECK(std::string(error.what()) == (last == 0 ? "" : "rank " + std::to_string(last) + ": ") + "rank's own words");
+        CHECK(std::string(error.what()) ==
+              (last == 0 ? "" : "rank " + std::to_string(last) + ": ") + "rank's own words");
     }
 }
 

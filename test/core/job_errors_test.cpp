@@ -192,7 +192,7 @@ TEST_CASE("what this version does not have is refused by name, and taken where i
         {"zero_optimization.round_robin_gradients = true", "is not available"},
         {"zero_optimization.offload_optimizer.device = \"cpu\"", "is not available"},
         {"zero_optimization.offload_param.device = \"nvme\"", "is not available"},
-        {"communication_data_type = \"bf16\"", "is not available"},
+        {"communication_data_type = \"fp16\"", "is not available"},
         {"model.attn_implementation = \"cudnn\"", "is not available in this version (this build has no CUDA)"},
         {"fp16.enabled = true", "is not available"},
         {"logging.memory = true", "is not available"},

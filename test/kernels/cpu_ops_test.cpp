@@ -416,6 +416,16 @@ TEST_CASE("Zero, copy, add and sums of rows agree with double") {
         Tensor in_place = pieces;
         c.cpu->sum_rows(Matrix(in_place).row_range(0, 1), in_place, false);
         require_close("in place", in_place.rows_from(0, 1), y, 0, 0);
+
+        const Tensor rounded = pieces.as(DType::bf16);
+        c.cpu->sum_rows(y, rounded, false);
+        c.exact->sum_rows(y_exact, rounded, false);
+        require_close("of bf16", y, y_exact, 0, sum_error(rows));
+        Tensor added = c.random_f32(1, cols);
+        Tensor added_exact = exactly(added);
+        c.cpu->sum_rows(added, rounded, true);
+        c.exact->sum_rows(added_exact, rounded, true);
+        require_close("added", added, added_exact, 0, sum_error(rows + 1));
     }
 }
 

@@ -17,6 +17,7 @@ namespace tessera::testing {
 struct EngineOptions {
     DType storage = DType::f32;
     ZeroStage stage = 1;
+    DType exchange = DType::f32;  // of gradients
     std::int64_t bucket = 1'000'000;
     std::int64_t call = 1;  // allgather_bucket_size
     bool overlap = false;
@@ -37,7 +38,8 @@ class Engine {
           memory(64 << 20),
           carver(memory.span()),
           states(units, partition, {chosen.storage, chosen.stage, world().rank(), true}, carver),
-          gradients(partition, Transformer::uses(config, Pass::backward).gradients, chosen.stage, *ops, queue, carver),
+          gradients(partition, Transformer::uses(config, Pass::backward).gradients, {chosen.stage, chosen.exchange},
+                    *ops, queue, carver),
           optimizer(states, gradients, *ops, queue, with_call(chosen)) {
         if (chosen.stage == 3) {
             const auto plan = [&](Pass last) {

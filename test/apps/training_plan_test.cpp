@@ -1,4 +1,4 @@
-#include "apps/training_memory.h"
+#include "apps/training_plan.h"
 
 #include <array>
 #include <catch2/catch.hpp>
@@ -16,7 +16,7 @@ constexpr const char* kConfig = R"({"model_type": "llama", "vocab_size": 32000, 
 
 struct Planned {
     ModelSetup model;
-    TrainingMemory memory;
+    TrainingPlan plan;
 };
 
 Planned plan(const std::string& directory, std::int64_t stage, bool bf16, std::int64_t ranks) {
@@ -25,8 +25,8 @@ Planned plan(const std::string& directory, std::int64_t stage, bool bf16, std::i
     job.zero_optimization.stage = stage;
     job.bf16.enabled = bf16;
     ModelSetup model = open_model(job, false);
-    TrainingMemory memory = plan_training_memory(job, model, ranks);
-    return {std::move(model), std::move(memory)};
+    TrainingPlan training = plan_training(job, model, ranks);
+    return {std::move(model), std::move(training)};
 }
 
 /// Bytes a parameter as the ZeRO paper counts them: what each rank has whole, and what it shares out over N ranks.
@@ -47,17 +47,17 @@ TEST_CASE("the plan's model states follow the formulas of ZeRO, padding aside") 
             for (const std::int64_t ranks : {1, 2, 3, 4, 8, 64}) {
                 INFO((bf16 ? "bf16" : "f32") << ", stage " << stage << ", " << ranks << " ranks");
                 const Planned planned = plan(directory.path(), stage, bf16, ranks);
-                const auto parameters = static_cast<double>(count_parameters(planned.memory.units));
+                const auto parameters = static_cast<double>(count_parameters(planned.plan.units));
                 REQUIRE(parameters == 6'738'415'616);
                 const Formula& formula = (bf16 ? kBf16 : kF32)[static_cast<std::size_t>(stage)];
                 const double each = formula.whole + formula.shared / static_cast<double>(ranks);
                 // What a plan may have more: a unit's groups (six here, at most) are rounded up to 16 elements, its two
                 // parts (shared out and resident) to 16 elements a rank; each of six vectors to 64 bytes; and at stage
                 // 3 every rank keeps the norms whole besides its shard of them: two a block and the last, 4096 each.
-                const auto units = static_cast<double>(planned.memory.units.size());
+                const auto units = static_cast<double>(planned.plan.units.size());
                 const double padding = units * (6 * 16 + 2 * 16 * static_cast<double>(ranks)) * each + 6 * 64;
                 const double resident = stage == 3 ? (2 * 32 + 1) * 4096 * (bf16 ? 2 : 4) + padding : 0;
-                const double more = static_cast<double>(total_bytes(planned.memory.model_states)) - parameters * each;
+                const double more = static_cast<double>(total_bytes(planned.plan.model_states)) - parameters * each;
                 CHECK(more >= 0);
                 CHECK(more <= padding + resident);
                 CHECK(padding + resident < 0.001 * parameters * each);  // so the comparison means something
@@ -72,7 +72,7 @@ TEST_CASE("beside the model states a stage needs buffers of the size of units, n
     const auto bytes = [&](std::int64_t stage, const std::string& purpose) {
         const Planned planned = plan(directory.path(), stage, false, 4);
         std::int64_t sum = 0;
-        for (const MemoryUse& use : planned.memory.exchange) {
+        for (const MemoryUse& use : planned.plan.exchange) {
             sum += use.purpose == purpose ? use.bytes : 0;
         }
         return sum;
