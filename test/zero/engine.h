@@ -28,16 +28,19 @@ struct EngineOptions {
 
 class Engine {
   public:
-    Engine(const ModelConfig& model, std::unique_ptr<Ops> operations, const EngineOptions& chosen)
+    /// `communicator` must outlive it; all of its ranks make one.
+    Engine(const ModelConfig& model, std::unique_ptr<Ops> operations, const EngineOptions& chosen,
+           const Communicator& communicator = world())
         : options(chosen),
           config(model),
           ops(std::move(operations)),
-          units(make_units(config, chosen.stage == 3 ? Residency{chosen.resident, 16 * world().size()} : Residency{})),
-          partition(units, world().size(), chosen.bucket),
-          queue(world(), progress, chosen.overlap, true),
+          units(make_units(config,
+                           chosen.stage == 3 ? Residency{chosen.resident, 16 * communicator.size()} : Residency{})),
+          partition(units, communicator.size(), chosen.bucket),
+          queue(communicator, progress, chosen.overlap, true),
           memory(64 << 20),
           carver(memory.span()),
-          states(units, partition, {chosen.storage, chosen.stage, world().rank(), true}, carver),
+          states(units, partition, {chosen.storage, chosen.stage, communicator.rank(), true}, carver),
           gradients(partition, Transformer::uses(config, Pass::backward).gradients, {chosen.stage, chosen.exchange},
                     *ops, queue, carver),
           optimizer(states, gradients, *ops, queue, with_call(chosen)) {

@@ -5,11 +5,13 @@
 #include <map>
 
 #include "kernels/cpu/cpu_ops.h"
-#include "test/zero/engine.h"
+#include "test/zero/training_steps.h"
 
 using namespace tessera;
 using tessera::testing::Engine;
 using tessera::testing::EngineOptions;
+using tessera::testing::load_initial_weights;
+using tessera::testing::TrainingSteps;
 using tessera::testing::world;
 
 namespace {
@@ -34,42 +36,29 @@ constexpr std::int64_t kTokens = 24;
 Outcome train(const Training& training, const EngineOptions& options) {
     const ModelConfig config = testing::small_config(training.family);
     Engine engine(config, make_cpu_ops({.storage = training.storage, .fused = true, .flash = true}), options);
-    engine.states.load([](const Parameter& parameter, std::int64_t first, std::int64_t count, DType dtype, void* to) {
-        const NormalStream normal(5, parameter.name);
-        for (std::int64_t i = 0; i < count; ++i) {
-            const double value = 0.2 * normal(first + i) + (parameter.init == Parameter::Init::one ? 1 : 0);
-            convert(dtype, static_cast<std::byte*>(to) + i * size_of(dtype), DType::f64, &value, 1);
-        }
-    });
-    const TransformerLimits limits{.tokens = kTokens,
-                                   .longest_segment = kTokens,
-                                   .positions = kTokens,
-                                   .logits_rows = 7,
-                                   .training = true,
-                                   .checkpointing = training.checkpointing};
-    const OpsLimits bounds = ops_limits(config, limits);
-    engine.ops->bind_workspace(engine.carver.bytes(engine.ops->workspace_bytes(bounds)), bounds);
-    Transformer transformer(config, engine.units, *engine.ops, limits, engine.carver);
-
+    load_initial_weights(engine.states);
+    TrainingSteps steps(engine, {.tokens = kTokens,
+                                 .longest_segment = kTokens,
+                                 .positions = kTokens,
+                                 .logits_rows = 7,
+                                 .training = true,
+                                 .checkpointing = training.checkpointing});
     Outcome outcome;
     for (std::int64_t step = 1; step <= 3; ++step) {
-        engine.gradients.start(training.accumulation);
-        double sum = 0;
-        const double scale = 1.0 / static_cast<double>(world().size() * training.accumulation * (kTokens - 2));
+        std::vector<MicroBatch> batches;
         for (std::int64_t m = 0; m < training.accumulation; ++m) {
             const auto seed = static_cast<unsigned>(100 * step + 10 * m + world().rank());
-            const MicroBatch batch = testing::make_batch({9, kTokens - 9}, config.vocab_size, seed);
-            sum += transformer.forward_backward(batch, scale, *engine.source, engine.gradients);
+            batches.push_back(testing::make_batch({9, kTokens - 9}, config.vocab_size, seed));
         }
-        engine.gradients.finish();
-        outcome.losses.push_back(world().ordered_sum(sum) * scale);
-        outcome.norms.push_back(engine.optimizer.norm());
-        engine.optimizer.step(0.01, outcome.norms.back(), step);
+        const std::int64_t targets = world().size() * training.accumulation * (kTokens - 2);
+        const TrainingSteps::Result result = steps.step(batches, targets, 0.01, step);
+        outcome.losses.push_back(result.loss);
+        outcome.norms.push_back(result.norm);
     }
     // Scored with the parameters as they are now; a rank without a micro-batch takes part all the same.
     if (world().rank() == 0) {
         const MicroBatch batch = testing::make_batch({kTokens}, config.vocab_size, 9);
-        outcome.losses.push_back(transformer.loss(batch, *engine.source));
+        outcome.losses.push_back(steps.transformer.loss(batch, *engine.source));
     } else {
         engine.source->idle();
     }
