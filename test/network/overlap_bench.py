@@ -1,0 +1,104 @@
+#!/usr/bin/env python3
+"""How much of the exchange between two hosts `train` hides behind its computation; a measurement, not a test.
+
+    overlap_bench.py --train BINARY [--rate 200mbit] [--stage 1 2 3] [--rounds 3] [--steps 8] [--reference]
+
+One rank a host, with one thread on a core of its own. For each stage the same job runs with zero_optimization.overlap_comm
+= false and true by turns, over a link of the given rate and, with --reference, over one without a limit. The model and
+the tokens of a step are such that the computation takes a few times as long as the exchange. A line of the table has the
+medians over the steps of all rounds, in seconds:
+
+    step off, on      without and with overlap
+    exchange off, on  the exchanges themselves
+    waited            how long the computation stood still for them, with overlap
+    hidden            (step off - step on) / exchange off: what overlap saved. Below 0: it cost more than it saved.
+    not waited        1 - waited / exchange on: what it would have saved if the exchanges took no processor time.
+"""
+
+import argparse
+import os
+import statistics
+import sys
+import tempfile
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+sys.path.insert(0, os.path.join(HERE, "..", "e2e"))
+
+from launch import last_lines, overrides  # noqa: E402
+from network_job import read_metrics, write_network_job  # noqa: E402
+from two_hosts import TwoHosts, end_on_signals, missing  # noqa: E402
+
+COLUMNS = ("step off", "step on", "exchange off", "exchange on", "waited", "hidden", "not waited")
+KEYS = ("step_seconds", "exchange_seconds", "exchange_waited_seconds")
+# Each host has its own core, as far as the machine has two.
+OWN_CORE = 'exec taskset --cpu-list $((OMPI_COMM_WORLD_RANK % $(nproc))) "$@"'
+
+
+class Bench:
+    def __init__(self, options, hosts, directory):
+        self.options, self.hosts, self.directory = options, hosts, directory
+        self.runs = 0
+
+    def run(self, stage, overlap):
+        """(seconds of a step, of its exchanges, waited for them) of each step after the first ones."""
+        self.runs += 1
+        settings = {
+            "output_dir": f"out.{self.runs}",
+            "zero_optimization.stage": stage,
+            "zero_optimization.overlap_comm": overlap,
+            "training.max_steps": self.options.steps,
+        }
+        train = [os.path.abspath(self.options.train), "--config", "job.toml", *overrides(settings)]
+        extra = dict(setting.split("=", 1) for setting in self.options.mca)
+        for setting in self.options.set:
+            train += ["--set", setting]
+        result = self.hosts.run(1, ["sh", "-c", OWN_CORE, "sh", *train], self.directory, extra, timeout=900)
+        if result.code != 0:
+            sys.exit(f"exit code {result.code}\n{last_lines(result.said)}")
+        records = read_metrics(self.directory, settings["output_dir"])[self.options.warmup:]
+        return [tuple(record[key] for key in KEYS) for record in records]
+
+    def line(self, rate, stage):
+        steps = {False: [], True: []}
+        self.hosts.shape(rate)
+        for _ in range(self.options.rounds):
+            for overlap in (False, True):
+                steps[overlap] += self.run(stage, overlap)
+        off, on = ([statistics.median(column) for column in zip(*steps[overlap])] for overlap in (False, True))
+        values = [off[0], on[0], off[1], on[1], on[2], (off[0] - on[0]) / off[1], 1 - on[2] / on[1]]
+        spread = " ".join(f"{min(s[0] for s in steps[o]):.2f}..{max(s[0] for s in steps[o]):.2f}" for o in (False, True))
+        print(f"{rate or 'no limit':>10} {stage:>5} " + " ".join(f"{value:>12.3f}" for value in values) + f"  {spread}", flush=True)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--train", required=True)
+    parser.add_argument("--rate", default="200mbit", help="of the link, as tc understands it")
+    parser.add_argument("--reference", action="store_true", help="measure over a link without a limit as well")
+    parser.add_argument("--stage", type=int, nargs="+", default=[1, 2, 3])
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--steps", type=int, default=8, help="of each run")
+    parser.add_argument("--warmup", type=int, default=2, help="steps that are not counted")
+    parser.add_argument("--hidden-size", type=int, default=320)
+    parser.add_argument("--layers", type=int, default=8)
+    parser.add_argument("--tokens", type=int, default=2048, help="of a rank and step, in rows of 256")
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="as train's --set")
+    parser.add_argument("--mca", action="append", default=[], metavar="NAME=VALUE", help="a setting of Open MPI")
+    options = parser.parse_args()
+    why = missing()
+    if why:
+        sys.exit(f"overlap_bench.py: {why}")
+    end_on_signals()
+    with tempfile.TemporaryDirectory(prefix="overlap-") as directory, TwoHosts() as hosts:
+        rows = 2 * max(1, options.tokens // 256)
+        parameters = write_network_job(directory, options.hidden_size, options.layers, batch=rows, sequence=256)
+        print(f"{parameters:,} parameters, {rows * 128:,} tokens a rank and step; seconds", flush=True)
+        print(f"{'rate':>10} {'stage':>5} " + " ".join(f"{name:>12}" for name in COLUMNS) + "  steps off, on from..to", flush=True)
+        bench = Bench(options, hosts, directory)
+        for rate in [options.rate] + ([None] if options.reference else []):
+            for stage in options.stage:
+                bench.line(rate, stage)
+
+
+if __name__ == "__main__":
+    main()
