@@ -13,13 +13,15 @@ medians over the steps of all rounds, in seconds:
     waited            how long the computation stood still for them, with overlap
     hidden            (step off - step on) / exchange off: what overlap saved. Below 0: it cost more than it saved.
     not waited        1 - waited / exchange on: what it would have saved if the exchanges took no processor time.
+
+Below it, the seconds of a step with overlap by purpose, and of these how many were waited; the first steps count too.
 """
 
 import argparse
 import os
+import re
 import statistics
 import sys
-import tempfile
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, os.path.join(HERE, "..", "e2e"))
@@ -35,12 +37,13 @@ OWN_CORE = 'exec taskset --cpu-list $((OMPI_COMM_WORLD_RANK % $(nproc))) "$@"'
 
 
 class Bench:
-    def __init__(self, options, hosts, directory):
-        self.options, self.hosts, self.directory = options, hosts, directory
+    def __init__(self, options, hosts):
+        self.options, self.hosts = options, hosts
         self.runs = 0
 
     def run(self, stage, overlap):
-        """(seconds of a step, of its exchanges, waited for them) of each step after the first ones."""
+        """(seconds of a step, of its exchanges, waited for them) of each step after the first ones, and the table of what
+        was exchanged: purpose -> (seconds of a step, waited)."""
         self.runs += 1
         settings = {
             "output_dir": f"out.{self.runs}",
@@ -52,22 +55,28 @@ class Bench:
         extra = dict(setting.split("=", 1) for setting in self.options.mca)
         for setting in self.options.set:
             train += ["--set", setting]
-        result = self.hosts.run(1, ["sh", "-c", OWN_CORE, "sh", *train], self.directory, extra, timeout=900)
+        result = self.hosts.run(1, ["sh", "-c", OWN_CORE, "sh", *train], self.hosts.directory, extra, timeout=900)
         if result.code != 0:
             sys.exit(f"exit code {result.code}\n{last_lines(result.said)}")
-        records = read_metrics(self.directory, settings["output_dir"])[self.options.warmup:]
-        return [tuple(record[key] for key in KEYS) for record in records]
+        records = read_metrics(self.hosts.directory, settings["output_dir"])[self.options.warmup:]
+        table = re.findall(r"^ +([a-z ]+?) +[\d,]+ calls, .* sent, ([\d.]+) s, waited ([\d.]+) s", result.said, re.M)
+        purposes = {name: [float(s) / self.options.steps for s in seconds] for name, *seconds in table}
+        return [tuple(record[key] for key in KEYS) for record in records], purposes
 
     def line(self, rate, stage):
-        steps = {False: [], True: []}
+        steps, purposes = {False: [], True: []}, {}
         self.hosts.shape(rate)
         for _ in range(self.options.rounds):
             for overlap in (False, True):
-                steps[overlap] += self.run(stage, overlap)
+                measured, purposes[overlap] = self.run(stage, overlap)
+                steps[overlap] += measured
         off, on = ([statistics.median(column) for column in zip(*steps[overlap])] for overlap in (False, True))
         values = [off[0], on[0], off[1], on[1], on[2], (off[0] - on[0]) / off[1], 1 - on[2] / on[1]]
-        spread = " ".join(f"{min(s[0] for s in steps[o]):.2f}..{max(s[0] for s in steps[o]):.2f}" for o in (False, True))
-        print(f"{rate or 'no limit':>10} {stage:>5} " + " ".join(f"{value:>12.3f}" for value in values) + f"  {spread}", flush=True)
+        seconds = [[step[0] for step in steps[overlap]] for overlap in (False, True)]
+        spread = ", ".join(f"{min(some):.2f} to {max(some):.2f}" for some in seconds)
+        print(f"{rate or 'no limit':>10} {stage:>5} " + " ".join(f"{value:>12.3f}" for value in values) + f"  {spread}")
+        parts = [f"{name} {took:.2f}, waited {waited:.2f}" for name, (took, waited) in purposes[True].items()]
+        print(" " * 17 + "; ".join(parts), flush=True)
 
 
 def main():
@@ -89,12 +98,12 @@ def main():
     if why:
         sys.exit(f"overlap_bench.py: {why}")
     end_on_signals()
-    with tempfile.TemporaryDirectory(prefix="overlap-") as directory, TwoHosts() as hosts:
+    with TwoHosts() as hosts:
         rows = 2 * max(1, options.tokens // 256)
-        parameters = write_network_job(directory, options.hidden_size, options.layers, batch=rows, sequence=256)
+        parameters = write_network_job(hosts.directory, options.hidden_size, options.layers, batch=rows, sequence=256)
         print(f"{parameters:,} parameters, {rows * 128:,} tokens a rank and step; seconds", flush=True)
-        print(f"{'rate':>10} {'stage':>5} " + " ".join(f"{name:>12}" for name in COLUMNS) + "  steps off, on from..to", flush=True)
-        bench = Bench(options, hosts, directory)
+        print(f"{'rate':>10} {'stage':>5} " + " ".join(f"{name:>12}" for name in COLUMNS) + "  steps off, on", flush=True)
+        bench = Bench(options, hosts)
         for rate in [options.rate] + ([None] if options.reference else []):
             for stage in options.stage:
                 bench.line(rate, stage)

@@ -14,7 +14,6 @@ import argparse
 import os
 import re
 import sys
-import tempfile
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, os.path.join(HERE, "..", "e2e"))
@@ -69,9 +68,9 @@ def most_around(data, steps):
 
 
 class Test(Report):
-    def __init__(self, train, hosts, directory):
+    def __init__(self, train, hosts):
         super().__init__()
-        self.train, self.hosts, self.directory = train, hosts, directory
+        self.train, self.hosts = train, hosts
         self.runs = 0
 
     def run(self, name, stage, ranks_per_host, steps):
@@ -81,13 +80,13 @@ class Test(Report):
         settings = {"output_dir": output, "zero_optimization.stage": stage, "training.max_steps": steps}
         before = self.hosts.sent()
         arguments = [self.train, "--config", "job.toml", *overrides(settings)]
-        result = self.hosts.run(ranks_per_host, arguments, self.directory, SETTINGS)
+        result = self.hosts.run(ranks_per_host, arguments, self.hosts.directory, SETTINGS)
         after = self.hosts.sent()
         if result.code != 0:
             self(name, f"exit code {result.code}\n{last_lines(result.said)}")
             return None
         reported = by_purpose(result.said)
-        recorded = sum(record["exchanged_bytes"] for record in read_metrics(self.directory, output))
+        recorded = sum(record["exchanged_bytes"] for record in read_metrics(self.hosts.directory, output))
         self.check(name, recorded == sum(reported.values()), f"{recorded:,} bytes recorded, {reported} in the table")
         return [new - old for old, new in zip(before, after)], reported
 
@@ -132,11 +131,11 @@ def main():
         print(f"skipped: {why}")
         sys.exit(SKIPPED)
     end_on_signals()
-    with tempfile.TemporaryDirectory(prefix="traffic-") as directory, TwoHosts(RATE) as hosts:
-        parameters = write_network_job(directory, hidden=256, layers=5, batch=8, sequence=32)
-        test = Test(os.path.abspath(options.train), hosts, directory)
+    with TwoHosts(RATE) as hosts:
+        parameters = write_network_job(hosts.directory, hidden=256, layers=5, batch=8, sequence=32)
+        test = Test(os.path.abspath(options.train), hosts)
         print(f"a model of {parameters:,} parameters; {STEPS} steps", flush=True)
-        names = hosts.run(1, ["hostname"], directory).said.split()
+        names = hosts.run(1, ["hostname"], hosts.directory).said.split()
         test.check("host names", sorted(names) == sorted(NAMES), names)
         for ranks_per_host in (1, 2):
             for stage in (0, 1, 2, 3):

@@ -83,11 +83,14 @@ def remove_namespace(name):
 
 def remove_leftovers():
     """What a run left that was killed without a chance to clean up: its process is not there any more."""
-    for path in glob.glob("/run/netns/two-hosts-*"):
-        name = os.path.basename(path)
-        owner = re.fullmatch(r"two-hosts-(\d+)-.*", name)
-        if owner and not os.path.exists(f"/proc/{owner[1]}"):
-            remove_namespace(name)
+    for path in glob.glob("/run/netns/two-hosts-*") + glob.glob(os.path.join(tempfile.gettempdir(), "two-hosts-*")):
+        owner = re.match(r"two-hosts-(\d+)-", os.path.basename(path))
+        if not owner or os.path.exists(f"/proc/{owner[1]}"):
+            continue
+        if os.path.isdir(path):
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            remove_namespace(os.path.basename(path))
 
 
 @dataclasses.dataclass
@@ -103,7 +106,8 @@ class Sent:
 class TwoHosts:
     """`with TwoHosts() as hosts`: hosts.run(...) runs a program on both.
 
-    `rate`, as tc understands it, holds for each direction of the link; None: what the machine can do.
+    `rate`, as tc understands it, holds for each direction of the link; None: what the machine can do. hosts.directory is
+    for the jobs' files.
     """
 
     def __init__(self, rate=None):
@@ -112,7 +116,7 @@ class TwoHosts:
 
     def __enter__(self):
         remove_leftovers()
-        self.directory = tempfile.mkdtemp(prefix="two-hosts-")
+        self.directory = tempfile.mkdtemp(prefix=self.prefix)
         try:
             self.set_up()
         except BaseException:
