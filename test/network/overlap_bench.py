@@ -14,7 +14,9 @@ medians over the steps of all rounds, in seconds:
     hidden            (step off - step on) / exchange off: what overlap saved. Below 0: it cost more than it saved.
     not waited        1 - waited / exchange on: what it would have saved if the exchanges took no processor time.
 
-Below it, the seconds of a step with overlap by purpose, and of these how many were waited; the first steps count too.
+The machine must have nothing else to do: of a busy one a rank with two threads gets more than a rank with one.
+
+Below each line, the seconds of a step with overlap by purpose, and of these how many were waited; the first steps count too.
 """
 
 import argparse

@@ -49,7 +49,7 @@ def missing():
         if not shutil.which(program):
             return f"there is no {program}"
     tried = subprocess.run(
-        ["unshare", "--net", "--uts", "--mount", "sh", "-c", "mount -t sysfs sysfs /sys && ip link add net0 type veth"],
+        ["unshare", "--net", "--uts", "--mount", "sh", "-c", f"mount -t sysfs sysfs /sys && ip link add {DEVICE} type veth"],
         capture_output=True,
         text=True,
     )
@@ -133,8 +133,8 @@ class TwoHosts:
             call("ip", "netns", "add", self.prefix + name)
             # Nothing but the programs' own traffic, and nothing twice because an acknowledgement came late on a busy
             # machine.
-            quiet = ["net.ipv6.conf.all.disable_ipv6=1", "net.ipv6.conf.default.disable_ipv6=1", "net.ipv4.tcp_early_retrans=0"]
-            self.on(name, "sysctl", "-q", "-w", *quiet)
+            quiet = ["ipv6.conf.all.disable_ipv6=1", "ipv6.conf.default.disable_ipv6=1", "ipv4.tcp_early_retrans=0"]
+            self.on(name, "sysctl", "-q", "-w", *[f"net.{setting}" for setting in quiet])
         first, second = (self.prefix + name for name in NAMES)
         call("ip", "link", "add", DEVICE, "netns", first, "type", "veth", "peer", "name", DEVICE, "netns", second)
         for number, name in enumerate(NAMES, 1):
