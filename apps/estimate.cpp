@@ -108,11 +108,6 @@ DTypePlan plan_dtype(Job job, bool bf16, std::int64_t ranks) {
     return plan;
 }
 
-/// Bytes that go over the slowest link of the machine in a step: those of a node, or between neighbours on one node.
-std::int64_t bytes_of_link(const TrafficPlan& traffic, const Topology& topology) {
-    return topology.nodes > 1 ? bytes_leaving_node(traffic, topology) : total_bytes(traffic);
-}
-
 /// Nothing where a rate that it needs is not known.
 std::optional<StepSeconds> step_seconds(const StagePlan& plan, const Machine& machine) {
     const auto bytes = static_cast<double>(bytes_of_link(plan.traffic, machine.topology));

@@ -82,7 +82,7 @@ class LogProbRun {
     PlannedMemory memory_;
     CommunicationQueue queue_;
     ModelStates states_;
-    std::unique_ptr<ParameterSource> parameters_;
+    std::unique_ptr<PublishedParameters> parameters_;
     Transformer transformer_;
     std::string stopped_by_;
 
@@ -111,7 +111,7 @@ LogProbRun::LogProbRun(const Communicator& communicator, LogProbSetup& setup, Co
       queue_(communicator, progress_, setup.job().zero_optimization.overlap_comm && communicator.size() > 1,
              kCheckExchanges),
       states_(setup.model().units, setup.partition(), setup.states_options(communicator.rank()), memory_.carver()),
-      parameters_(make_parameter_source(states_, queue_, setup.gather_plans(),
+      parameters_(make_parameter_source(states_, queue_, setup.ops(), setup.gather_plans(),
                                         *setup.job().zero_optimization.allgather_bucket_size, memory_.carver())),
       transformer_(setup.model().config(), setup.model().units, setup.ops(), setup.limits(),
                    bind_workspace(memory_, setup.model(), setup.limits())) {}

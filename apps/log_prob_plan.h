@@ -35,7 +35,7 @@ class LogProbPlan {
     [[nodiscard]] std::int64_t end_piece(std::int64_t batch) const { return first_piece(batch + 1); }
     /// Offsets of the values of each document: documents + 1 entries.
     [[nodiscard]] const std::vector<std::int64_t>& offsets() const { return offsets_; }
-    [[nodiscard]] std::int64_t max_tokens() const { return max_tokens_; }      // of a micro-batch
+    [[nodiscard]] std::int64_t max_tokens() const { return max_tokens_; }  // of a micro-batch
     [[nodiscard]] std::int64_t longest_piece() const { return longest_piece_; }
 
     /// The tokens of a batch; targets are the values of its pieces, one after another.

@@ -93,13 +93,14 @@ std::optional<GatheredParameters::Plans> plan_gathers(const Job& job, const Mode
     return GatheredParameters::Plans{forward, training ? plan(Pass::backward) : forward};
 }
 
-std::unique_ptr<ParameterSource> make_parameter_source(const ModelStates& states, CommunicationQueue& queue,
-                                                       const std::optional<GatheredParameters::Plans>& plans,
-                                                       std::int64_t call_elements, Carver& carver) {
+std::unique_ptr<PublishedParameters> make_parameter_source(const ModelStates& states, CommunicationQueue& queue,
+                                                           Ops& ops,
+                                                           const std::optional<GatheredParameters::Plans>& plans,
+                                                           std::int64_t call_elements, Carver& carver) {
     if (!plans) {
-        return std::make_unique<ResidentParameters>(states);
+        return std::make_unique<ResidentParameters>(states, queue, call_elements);
     }
-    return std::make_unique<GatheredParameters>(states, queue, *plans, call_elements, carver);
+    return std::make_unique<GatheredParameters>(states, queue, ops, *plans, call_elements, carver);
 }
 
 void resolve_buckets(Job& job, const std::vector<Unit>& units) {

@@ -12,6 +12,7 @@
 #include "kernels/ops.h"
 #include "zero/gathered_parameters.h"
 #include "zero/model_states.h"
+#include "zero/resident_parameters.h"
 
 namespace tessera {
 
@@ -40,9 +41,9 @@ struct ModelSetup {
                                                                     const Partition& partition, bool training);
 
 /// The parameters as a model sees them: whole, or gathered where there are `plans`.
-[[nodiscard]] std::unique_ptr<ParameterSource> make_parameter_source(
-    const ModelStates& states, CommunicationQueue& queue, const std::optional<GatheredParameters::Plans>& plans,
-    std::int64_t call_elements, Carver& carver);
+[[nodiscard]] std::unique_ptr<PublishedParameters> make_parameter_source(
+    const ModelStates& states, CommunicationQueue& queue, Ops& ops,
+    const std::optional<GatheredParameters::Plans>& plans, std::int64_t call_elements, Carver& carver);
 
 /// Buckets as the job says; "auto" becomes the largest unit, but at most 5e7 elements.
 void resolve_buckets(Job& job, const std::vector<Unit>& units);

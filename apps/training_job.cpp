@@ -16,9 +16,11 @@
 #include "apps/step_phases.h"
 #include "apps/training_setup.h"
 #include "core/base/stopwatch.h"
+#include "core/flops.h"
 #include "core/schedule.h"
 #include "core/transformer.h"
 #include "io/metrics_file.h"
+#include "zero/link_traffic.h"
 
 namespace tessera {
 namespace {
@@ -35,6 +37,8 @@ class TrainingRun {
     /// Weights, moments and progress: from the checkpoint, or the first weights where there is none.
     void load(ShardedCheckpoint* checkpoint);
     [[nodiscard]] ExitCode run();
+    /// Returns when all exchanges are done: before all ranks leave together.
+    void settle() { queue_.drain(Exchange::publish_parameters); }
 
   private:
     struct StepResult {
@@ -62,7 +66,8 @@ class TrainingRun {
     [[nodiscard]] EvalResult evaluate();
     void record(const StepResult& result, const std::optional<EvalResult>& eval);
     void print(const StepResult& result, const std::optional<EvalResult>& eval, bool logged);
-    void report_traffic();
+    void report_exchanges();
+    void report_rates();
     void save_if_due();
     void save();
     [[nodiscard]] ExitCode stop();
@@ -81,7 +86,7 @@ class TrainingRun {
     CommunicationQueue queue_;
     ModelStates states_;
     Gradients gradients_;
-    std::unique_ptr<ParameterSource> parameters_;
+    std::unique_ptr<PublishedParameters> parameters_;
     ShardedOptimizer optimizer_;
     Transformer transformer_;
     Schedule schedule_;
@@ -93,6 +98,8 @@ class TrainingRun {
     std::string stopped_by_;
     std::int64_t tokens_since_line_ = 0;  // of the console
     double seconds_since_line_ = 0;
+    double flops_ = 0;              // of this rank since the start
+    double seconds_computing_ = 0;  // of steps, without data and waiting for others
     bool exports_;
     std::optional<MetricsFile> metrics_;  // rank 0
     Stopwatch since_start_;
@@ -140,9 +147,9 @@ TrainingRun::TrainingRun(const Communicator& communicator, TrainingSetup& setup,
       states_(setup.units(), setup.partition(), setup.states_options(communicator.rank()), memory_.carver()),
       gradients_(setup.partition(), setup.gradient_uses(), gradient_options(job_), setup.ops(), queue_,
                  memory_.carver()),
-      parameters_(make_parameter_source(states_, queue_, setup.gather_plans(),
+      parameters_(make_parameter_source(states_, queue_, setup.ops(), setup.gather_plans(),
                                         *job_.zero_optimization.allgather_bucket_size, memory_.carver())),
-      optimizer_(states_, gradients_, setup.ops(), queue_, setup.optimizer_options()),
+      optimizer_(states_, gradients_, setup.ops(), communicator_, setup.optimizer_options()),
       transformer_(setup.model().config(), setup.units(), setup.ops(), setup.limits(),
                    bind_workspace(memory_, setup.model(), setup.limits())),
       schedule_(job_.training.lr_scheduler, job_.training.optimizer.lr, setup.horizon()),
@@ -220,6 +227,10 @@ std::optional<TrainingRun::StepResult> TrainingRun::step() {
         const Stopwatch both;
         sum += transformer_.forward_backward(batch, scale, *parameters_, gradients_);
         const double backward = gradients_.seconds_since_first_begin();
+        for (std::size_t s = 0; s + 1 < batch.starts.size(); ++s) {
+            flops_ += flops_of_step(setup_.model().config(),
+                                    {1, batch.starts[s + 1] - batch.starts[s], setup_.limits().checkpointing});
+        }
         result.phases.forward += both.seconds() - backward;
         result.phases.backward += backward;
     }
@@ -239,6 +250,7 @@ std::optional<TrainingRun::StepResult> TrainingRun::step() {
         progress_.updates += 1;
         progress_.skipped_in_a_row = 0;
         optimizer_.step(result.lr, result.norm, progress_.updates);
+        parameters_->publish();
     }
     result.phases.optimizer = optimizer_watch.seconds();
     const Traffic after = queue_.traffic();
@@ -247,6 +259,7 @@ std::optional<TrainingRun::StepResult> TrainingRun::step() {
     result.phases.reduce = waited(Exchange::reduce_gradients);
     result.exchanged = after.all() - before.all();
     result.seconds = watch.seconds();
+    seconds_computing_ += result.seconds - result.phases.data - result.exchanged.waited;
     return result;
 }
 
@@ -364,7 +377,7 @@ void TrainingRun::print(const StepResult& result, const std::optional<EvalResult
     }
 }
 
-void TrainingRun::report_traffic() {
+void TrainingRun::report_exchanges() {
     if (communicator_.size() == 1) {
         return;
     }
@@ -379,6 +392,19 @@ void TrainingRun::report_traffic() {
         }
     }
     console_.table("exchanged by rank 0", rows);
+}
+
+/// What `train estimate` takes to foretell the step of another cluster.
+void TrainingRun::report_rates() {
+    const std::int64_t here = communicator_.local().size;
+    std::string text = fmt::format("rates for train estimate: --compute-rate {:.3e}", flops_ / seconds_computing_);
+    const ExchangeTotals all = queue_.traffic().all();
+    if (communicator_.size() > 1 && all.seconds > 0) {
+        const double bytes = static_cast<double>(progress_.step - first_step_) *
+                             static_cast<double>(bytes_of_link(setup_.traffic(), {communicator_.size() / here, here}));
+        text += fmt::format(" --link-rate {:.3e}", bytes / all.seconds);
+    }
+    console_.line(text);
 }
 
 CheckpointDescription TrainingRun::description() const {
@@ -527,7 +553,8 @@ ExitCode TrainingRun::run() {
     } else {
         console_.line(
             fmt::format("done: {} steps in {}", progress_.step - first_step_, in_time(since_start_.seconds())));
-        report_traffic();
+        report_exchanges();
+        report_rates();
     }
     return ExitCode::ok;
 }
@@ -576,8 +603,19 @@ ExitCode run_training(const Communicator& communicator, const JobFile& file, con
         }
         run = std::make_unique<TrainingRun>(communicator, *setup, directory, console, signals, life);
     });
-    run->load(checkpoint.get());
-    return run->run();
+    try {
+        run->load(checkpoint.get());
+        const ExitCode code = run->run();
+        run->settle();
+        return code;
+    } catch (const AgreedError&) {
+        try {
+            run->settle();
+        } catch (const AgreedError&) {
+            console.line("the exchanges that were under way failed too");  // most likely it is the same error
+        }
+        throw;
+    }
 }
 
 }  // namespace tessera

@@ -27,7 +27,8 @@ TrafficPlan plan_traffic(const Job& job, const TrainingPlan& plan, DType storage
             repeated(GatheredParameters::traffic(plan.partition, storage, plan.gather_plans->training, call_elements),
                      micro_batches));
     }
-    append(ShardedOptimizer::traffic(plan.partition, stage, storage, call_elements));
+    append(stage == 3 ? GatheredParameters::publication(plan.partition, storage, call_elements)
+                      : ResidentParameters::publication(plan.partition, stage, storage, call_elements));
     return traffic;
 }
 

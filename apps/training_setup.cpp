@@ -134,8 +134,7 @@ ShardedOptimizer::Options TrainingSetup::optimizer_options() const {
             .eps = optimizer.eps,
             .weight_decay = optimizer.weight_decay,
             .no_decay = optimizer.no_decay,
-            .clipping = job_.gradient_clipping,
-            .gather_elements = *job_.zero_optimization.allgather_bucket_size};
+            .clipping = job_.gradient_clipping};
 }
 
 std::vector<std::pair<std::string, std::string>> TrainingSetup::summary() const {

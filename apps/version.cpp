@@ -1,6 +1,6 @@
-#include <CLI/Version.hpp>
 #include <H5public.h>
 #include <dnnl.h>
+#include <CLI/Version.hpp>
 #include <nlohmann/json.hpp>
 
 #include "apps/commands.h"
@@ -14,8 +14,8 @@ std::string version_text() {
     unsigned release = 0;
     H5get_libversion(&major, &minor, &release);
     const dnnl_version_t* dnnl = dnnl_version();
-    return fmt::format("tessera {}\noneDNN {}.{}.{}\nHDF5 {}.{}.{}\n{}\nno CUDA in this build", TESSERA_VERSION, dnnl->major,
-                       dnnl->minor, dnnl->patch, major, minor, release, MpiSession::library_version());
+    return fmt::format("tessera {}\noneDNN {}.{}.{}\nHDF5 {}.{}.{}\n{}\nno CUDA in this build", TESSERA_VERSION,
+                       dnnl->major, dnnl->minor, dnnl->patch, major, minor, release, MpiSession::library_version());
 }
 
 }  // namespace tessera

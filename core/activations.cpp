@@ -19,7 +19,8 @@ OpsLimits ops_limits(const ModelConfig& config, const TransformerLimits& limits)
     const std::int64_t widest = std::max({hidden, config.qkv_size(), 2 * config.intermediate_size});
     return {.tokens = limits.tokens,
             .columns = widest,
-            .weight_elements = std::max(widest, config.vocab_size) * std::max({hidden, config.q_size(), config.intermediate_size}),
+            .weight_elements =
+                std::max(widest, config.vocab_size) * std::max({hidden, config.q_size(), config.intermediate_size}),
             .logits_rows = limits.logits_rows,
             .vocabulary = config.vocab_size,
             .heads = config.num_heads,

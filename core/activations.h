@@ -19,7 +19,8 @@ struct TransformerLimits {
     bool checkpointing = true;         // keep the input of each block and compute the rest again in backward
 };
 
-/// Rows of a tile of logits: `whole` keeps all of a micro-batch's, otherwise at most `bytes` of them (at least one row).
+/// Rows of a tile of logits: `whole` keeps all of a micro-batch's, otherwise at most `bytes` of them (at least one
+/// row).
 [[nodiscard]] std::int64_t logits_tile_rows(const ModelConfig& config, std::int64_t tokens, bool whole,
                                             std::int64_t bytes);
 
@@ -28,19 +29,19 @@ struct TransformerLimits {
 
 /// What one block leaves behind for its backward pass. T rows each; S unless said otherwise.
 struct BlockActivations {
-    Matrix norm1;       // [T, H] input of q, k, v
-    Matrix rstd1;       // [T, 1] A
-    Matrix qkv;         // [T, q + 2 kv] after the bias; rope is applied in place (not with q/k norm)
-    Matrix qk;          // [T, q + kv] with q/k norm: q and k after norm and rope; qkv keeps them before it
-    Matrix rstd_q;      // [T, heads] A, with q/k norm
-    Matrix rstd_k;      // [T, kv heads] A, with q/k norm
-    Matrix attention;   // [T, q] input of o
-    Matrix lse;         // [T, heads] A
-    Matrix middle;      // [T, H] residual stream after attention
-    Matrix norm2;       // [T, H] input of gate and up
-    Matrix rstd2;       // [T, 1] A
-    Matrix gate_up;     // [T, 2I]
-    Matrix swiglu;      // [T, I] input of down
+    Matrix norm1;      // [T, H] input of q, k, v
+    Matrix rstd1;      // [T, 1] A
+    Matrix qkv;        // [T, q + 2 kv] after the bias; rope is applied in place (not with q/k norm)
+    Matrix qk;         // [T, q + kv] with q/k norm: q and k after norm and rope; qkv keeps them before it
+    Matrix rstd_q;     // [T, heads] A, with q/k norm
+    Matrix rstd_k;     // [T, kv heads] A, with q/k norm
+    Matrix attention;  // [T, q] input of o
+    Matrix lse;        // [T, heads] A
+    Matrix middle;     // [T, H] residual stream after attention
+    Matrix norm2;      // [T, H] input of gate and up
+    Matrix rstd2;      // [T, 1] A
+    Matrix gate_up;    // [T, 2I]
+    Matrix swiglu;     // [T, I] input of down
 
     BlockActivations(Carver& carver, const ModelConfig& config, const Ops& ops, std::int64_t tokens);
 };
@@ -72,13 +73,13 @@ struct HeadBuffers {
 };
 
 struct Activations {
-    Matrix rope_cos;                       // [positions, D/2] A
-    Matrix rope_sin;                       // [positions, D/2] A
-    std::vector<Matrix> residual;          // [T, H] input of each block, and of the head; one for all without training
-    Matrix delta;                          // [T, H] what the last product adds to the residual stream
-    std::vector<BlockActivations> blocks;  // one a block, or one for all
-    std::vector<BackwardBuffers> backward; // none or one
-    std::vector<HeadBuffers> head;         // one
+    Matrix rope_cos;                        // [positions, D/2] A
+    Matrix rope_sin;                        // [positions, D/2] A
+    std::vector<Matrix> residual;           // [T, H] input of each block, and of the head; one for all without training
+    Matrix delta;                           // [T, H] what the last product adds to the residual stream
+    std::vector<BlockActivations> blocks;   // one a block, or one for all
+    std::vector<BackwardBuffers> backward;  // none or one
+    std::vector<HeadBuffers> head;          // one
 
     Activations(Carver& carver, const ModelConfig& config, const Ops& ops, const TransformerLimits& limits);
 

@@ -7,12 +7,12 @@
 namespace tessera {
 
 struct MicroBatch {
-    std::vector<std::int32_t> tokens;            // [T] inputs, each in [0, vocab_size)
-    std::vector<std::int32_t> positions;         // [T] for rope
-    std::vector<std::int64_t> starts = {0};      // [segments + 1]: tokens [starts[s], starts[s+1]) attend to each other
-    std::vector<std::int32_t> target_rows;       // [R] rows of hidden states that enter the head, ascending
-    std::vector<std::int32_t> target_tokens;     // [R] what the row predicts
-    std::vector<float> target_weights;           // [R] weight of each target in the loss sum
+    std::vector<std::int32_t> tokens;         // [T] inputs, each in [0, vocab_size)
+    std::vector<std::int32_t> positions;      // [T] for rope
+    std::vector<std::int64_t> starts = {0};   // [segments + 1]: tokens [starts[s], starts[s+1]) attend to each other
+    std::vector<std::int32_t> target_rows;    // [R] rows of hidden states that enter the head, ascending
+    std::vector<std::int32_t> target_tokens;  // [R] what the row predicts
+    std::vector<float> target_weights;        // [R] weight of each target in the loss sum
     // A row of the batch is what the packing made of the data; how many of them are in here.
     std::int64_t rows = 0;
 

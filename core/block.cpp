@@ -147,8 +147,8 @@ void Block::backward_attention(const ParameterSource::Token& parameters, const G
                             rows(activations.lse), attention_shape(tokens));
     ops_.rope(dqkv.col_range(0, q_size + kv_size), tokens.rope, tokens.positions, config_.head_dim, true);
     if (config_.qk_norm) {
-        ops_.rmsnorm_backward(dq, gradients.view(*q_norm_), {}, dq, qkv.col_range(0, q_size),
-                              rows(activations.rstd_q), parameters.view(*q_norm_));
+        ops_.rmsnorm_backward(dq, gradients.view(*q_norm_), {}, dq, qkv.col_range(0, q_size), rows(activations.rstd_q),
+                              parameters.view(*q_norm_));
         ops_.rmsnorm_backward(dk, gradients.view(*k_norm_), {}, dk, qkv.col_range(q_size, kv_size),
                               rows(activations.rstd_k), parameters.view(*k_norm_));
     }

@@ -31,8 +31,8 @@ class Block {
 
   private:
     [[nodiscard]] AttentionShape attention_shape(const Tokens& tokens) const;
-    void backward_mlp(const ParameterSource::Token& parameters, const GradientSink::View& gradients,
-                      std::int64_t count, const BlockActivations& activations, const BackwardBuffers& buffers) const;
+    void backward_mlp(const ParameterSource::Token& parameters, const GradientSink::View& gradients, std::int64_t count,
+                      const BlockActivations& activations, const BackwardBuffers& buffers) const;
     void backward_attention(const ParameterSource::Token& parameters, const GradientSink::View& gradients,
                             const Tokens& tokens, ConstMatrix input, const BlockActivations& activations,
                             const BackwardBuffers& buffers) const;

@@ -25,69 +25,68 @@ void check(int code, const char* what) {
     fail(ExitCode::internal, "{}: {}", what, std::string(text.data(), static_cast<std::size_t>(length)));
 }
 
+constexpr int kTextTag = 0;
+constexpr int kBulkTag = 1;
+
 /// Counts of MPI-3 are int: larger transfers are described as elements of a larger datatype.
 class Datatype {
   public:
     /// `count` consecutive elements of `element`.
-    static Datatype contiguous(std::int64_t count, MPI_Datatype element) {
-        Datatype type;
-        check(MPI_Type_contiguous(narrow<int>(count), element, &type.handle_), "MPI_Type_contiguous");
-        type.commit();
-        return type;
+    static Datatype contiguous(std::mutex& calls, std::int64_t count, MPI_Datatype element) {
+        return {calls, "MPI_Type_contiguous",
+                [&](MPI_Datatype* type) { return MPI_Type_contiguous(narrow<int>(count), element, type); }};
     }
     /// `count` blocks of `element`, `stride` elements apart.
-    static Datatype strided(std::int64_t count, std::int64_t stride, MPI_Datatype element) {
-        Datatype type;
-        check(MPI_Type_vector(narrow<int>(count), 1, narrow<int>(stride), element, &type.handle_), "MPI_Type_vector");
-        type.commit();
-        return type;
+    static Datatype strided(std::mutex& calls, std::int64_t count, std::int64_t stride, MPI_Datatype element) {
+        return {calls, "MPI_Type_vector", [&](MPI_Datatype* type) {
+                    return MPI_Type_vector(narrow<int>(count), 1, narrow<int>(stride), element, type);
+                }};
     }
-    Datatype(Datatype&& other) noexcept : handle_(std::exchange(other.handle_, MPI_DATATYPE_NULL)) {}
-    Datatype& operator=(Datatype&&) = delete;
+    Datatype(const Datatype&) = delete;
+    Datatype& operator=(const Datatype&) = delete;
     ~Datatype() {
-        if (handle_ != MPI_DATATYPE_NULL) {
-            MPI_Type_free(&handle_);
-        }
+        const std::lock_guard lock(calls_);
+        MPI_Type_free(&handle_);
     }
     [[nodiscard]] MPI_Datatype get() const { return handle_; }
 
   private:
-    Datatype() = default;
-    void commit() { check(MPI_Type_commit(&handle_), "MPI_Type_commit"); }
+    template <typename Make>
+    Datatype(std::mutex& calls, const char* what, const Make& make) : calls_(calls) {
+        const std::lock_guard lock(calls_);
+        check(make(&handle_), what);
+        check(MPI_Type_commit(&handle_), "MPI_Type_commit");
+    }
+    std::mutex& calls_;
     MPI_Datatype handle_ = MPI_DATATYPE_NULL;
 };
 
-constexpr int kBulkTag = 1;
-
-/// Messages under way.
-class Messages {
+/// Operations under way.
+class Requests {
   public:
-    explicit Messages(MPI_Comm comm) : comm_(comm) {}
+    Requests(std::mutex& calls, const Communicator::Waiting& waiting) : calls_(calls), waiting_(waiting) {}
 
-    void send(const std::byte* data, MPI_Datatype type, std::int64_t to) {
-        check(
-            MPI_Isend(data, 1, type, static_cast<int>(to), kBulkTag, comm_, &requests_.emplace_back(MPI_REQUEST_NULL)),
-            "MPI_Isend");
+    /// start(MPI_Request*) begins one and returns MPI's code.
+    template <typename Start>
+    void start(const char* what, const Start& start) {
+        const std::lock_guard lock(calls_);
+        check(start(&requests_.emplace_back(MPI_REQUEST_NULL)), what);
     }
-    void receive(std::byte* data, MPI_Datatype type, std::int64_t from) {
-        check(MPI_Irecv(data, 1, type, static_cast<int>(from), kBulkTag, comm_,
-                        &requests_.emplace_back(MPI_REQUEST_NULL)),
-              "MPI_Irecv");
-    }
-    /// Returns when all are done. Sleeps longer the longer it takes, an eighth of the time passed: a quick exchange is
-    /// not held up, a slow one leaves the core to others.
+    /// Returns when all are done.
     void finish() {
         using std::chrono::nanoseconds;
         constexpr nanoseconds kAwake = std::chrono::microseconds(50);
         constexpr nanoseconds kLongest = std::chrono::microseconds(500);
         const auto start = std::chrono::steady_clock::now();
-        for (int done = 0; done == 0;) {
-            check(MPI_Testall(narrow<int>(requests_.size()), requests_.data(), &done, MPI_STATUSES_IGNORE),
-                  "MPI_Testall");
+        while (!done()) {
+            if (waiting_.cancelled) {
+                fail(ExitCode::internal, "an exchange was cancelled");
+            }
             const nanoseconds passed = std::chrono::steady_clock::now() - start;
-            if (done == 0 && passed > kAwake) {
+            if (waiting_.patient && passed > kAwake) {
+                // An eighth of the time passed: a quick exchange is not held up, a slow one by little.
                 std::this_thread::sleep_for(std::min(passed / 8, kLongest));
-            } else if (done == 0) {
+            } else {
                 std::this_thread::yield();
             }
         }
@@ -95,9 +94,25 @@ class Messages {
     }
 
   private:
-    MPI_Comm comm_;
+    [[nodiscard]] bool done() {
+        const std::lock_guard lock(calls_);
+        int all = 0;
+        check(MPI_Testall(narrow<int>(requests_.size()), requests_.data(), &all, MPI_STATUSES_IGNORE), "MPI_Testall");
+        return all != 0;
+    }
+
+    std::mutex& calls_;
+    const Communicator::Waiting& waiting_;
     std::vector<MPI_Request> requests_;
 };
+
+/// One operation from beginning to end.
+template <typename Start>
+void complete(std::mutex& calls, const Communicator::Waiting& waiting, const char* what, const Start& start) {
+    Requests requests(calls, waiting);
+    requests.start(what, start);
+    requests.finish();
+}
 
 }  // namespace
 
@@ -130,41 +145,44 @@ std::string MpiSession::library_version() {
     return version.substr(0, version.find_first_of(",\n"));
 }
 
-Communicator::Communicator(MPI_Comm parent) {
+Communicator::Communicator(MPI_Comm parent) : Communicator(parent, std::make_shared<std::mutex>()) {}
+
+Communicator::Communicator(MPI_Comm parent, std::shared_ptr<std::mutex> calls) : calls_(std::move(calls)) {
+    const std::lock_guard lock(*calls_);
     check(MPI_Comm_dup(parent, &comm_), "MPI_Comm_dup");
     check(MPI_Comm_set_errhandler(comm_, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
-    int rank = 0;
-    int size = 1;
-    check(MPI_Comm_rank(comm_, &rank), "MPI_Comm_rank");
-    check(MPI_Comm_size(comm_, &size), "MPI_Comm_size");
-    rank_ = rank;
-    size_ = size;
+    const auto place_in = [](MPI_Comm comm, std::int64_t& rank, std::int64_t& size) {
+        int number = 0;
+        check(MPI_Comm_rank(comm, &number), "MPI_Comm_rank");
+        rank = number;
+        check(MPI_Comm_size(comm, &number), "MPI_Comm_size");
+        size = number;
+    };
+    place_in(comm_, rank_, size_);
+    MPI_Comm node = MPI_COMM_NULL;
+    check(MPI_Comm_split_type(comm_, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &node), "MPI_Comm_split_type");
+    place_in(node, local_.rank, local_.size);
+    check(MPI_Comm_free(&node), "MPI_Comm_free");
 }
 
 Communicator::~Communicator() {
+    const std::lock_guard lock(*calls_);
     MPI_Comm_free(&comm_);
 }
 
-Communicator::Local Communicator::local() const {
-    MPI_Comm node = MPI_COMM_NULL;
-    check(MPI_Comm_split_type(comm_, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &node), "MPI_Comm_split_type");
-    int rank = 0;
-    int size = 1;
-    check(MPI_Comm_rank(node, &rank), "MPI_Comm_rank");
-    check(MPI_Comm_size(node, &size), "MPI_Comm_size");
-    check(MPI_Comm_free(&node), "MPI_Comm_free");
-    return {rank, size};
-}
-
 void Communicator::barrier() const {
-    check(MPI_Barrier(comm_), "MPI_Barrier");
+    complete(*calls_, waiting_, "MPI_Ibarrier", [&](MPI_Request* request) { return MPI_Ibarrier(comm_, request); });
 }
 
 std::string Communicator::broadcast(const std::string& text) const {
+    const auto from_rank_0 = [&](void* data, std::int64_t count, MPI_Datatype type) {
+        complete(*calls_, waiting_, "MPI_Ibcast",
+                 [&](MPI_Request* request) { return MPI_Ibcast(data, narrow<int>(count), type, 0, comm_, request); });
+    };
     std::int64_t length = narrow<std::int64_t>(text.size());
-    check(MPI_Bcast(&length, 1, MPI_INT64_T, 0, comm_), "MPI_Bcast");
+    from_rank_0(&length, 1, MPI_INT64_T);
     std::string result = rank_ == 0 ? text : std::string(static_cast<std::size_t>(length), '\0');
-    check(MPI_Bcast(result.data(), narrow<int>(length), MPI_CHAR, 0, comm_), "MPI_Bcast");
+    from_rank_0(result.data(), length, MPI_CHAR);
     return result;
 }
 
@@ -172,7 +190,9 @@ std::vector<std::string> Communicator::all_gather(const std::string& text) const
     const int own = narrow<int>(text.size());
     const auto ranks = static_cast<std::size_t>(size_);
     std::vector<int> lengths(ranks);
-    check(MPI_Allgather(&own, 1, MPI_INT, lengths.data(), 1, MPI_INT, comm_), "MPI_Allgather");
+    complete(*calls_, waiting_, "MPI_Iallgather", [&](MPI_Request* request) {
+        return MPI_Iallgather(&own, 1, MPI_INT, lengths.data(), 1, MPI_INT, comm_, request);
+    });
     std::vector<int> offsets(ranks);
     std::int64_t total = 0;
     for (std::size_t r = 0; r < ranks; ++r) {
@@ -180,8 +200,10 @@ std::vector<std::string> Communicator::all_gather(const std::string& text) const
         total += lengths[r];
     }
     std::string all(static_cast<std::size_t>(total), '\0');
-    check(MPI_Allgatherv(text.data(), own, MPI_CHAR, all.data(), lengths.data(), offsets.data(), MPI_CHAR, comm_),
-          "MPI_Allgatherv");
+    complete(*calls_, waiting_, "MPI_Iallgatherv", [&](MPI_Request* request) {
+        return MPI_Iallgatherv(text.data(), own, MPI_CHAR, all.data(), lengths.data(), offsets.data(), MPI_CHAR, comm_,
+                               request);
+    });
     std::vector<std::string> result;
     for (std::size_t r = 0; r < ranks; ++r) {
         result.push_back(all.substr(static_cast<std::size_t>(offsets[r]), static_cast<std::size_t>(lengths[r])));
@@ -193,29 +215,43 @@ std::vector<std::string> Communicator::gather(std::span<const std::byte> bytes) 
     const int own = narrow<int>(bytes.size());
     const auto ranks = static_cast<std::size_t>(size_);
     std::vector<int> lengths(ranks);
-    check(MPI_Gather(&own, 1, MPI_INT, lengths.data(), 1, MPI_INT, 0, comm_), "MPI_Gather");
+    complete(*calls_, waiting_, "MPI_Igather", [&](MPI_Request* request) {
+        return MPI_Igather(&own, 1, MPI_INT, lengths.data(), 1, MPI_INT, 0, comm_, request);
+    });
+    Requests requests(*calls_, waiting_);
     std::vector<std::string> result;
     if (rank_ != 0) {
-        check(MPI_Send(bytes.data(), own, MPI_BYTE, 0, 0, comm_), "MPI_Send");
+        requests.start("MPI_Isend", [&](MPI_Request* request) {
+            return MPI_Isend(bytes.data(), own, MPI_BYTE, 0, kTextTag, comm_, request);
+        });
+        requests.finish();
         return result;
     }
     result.emplace_back(reinterpret_cast<const char*>(bytes.data()), bytes.size());
     for (std::size_t r = 1; r < ranks; ++r) {
         result.emplace_back(static_cast<std::size_t>(lengths[r]), '\0');
-        check(MPI_Recv(result.back().data(), lengths[r], MPI_BYTE, static_cast<int>(r), 0, comm_, MPI_STATUS_IGNORE),
-              "MPI_Recv");
     }
+    for (std::size_t r = 1; r < ranks; ++r) {
+        requests.start("MPI_Irecv", [&](MPI_Request* request) {
+            return MPI_Irecv(result[r].data(), lengths[r], MPI_BYTE, static_cast<int>(r), kTextTag, comm_, request);
+        });
+    }
+    requests.finish();
     return result;
 }
 
 void Communicator::all_reduce_sum(std::span<std::int64_t> values) const {
-    check(MPI_Allreduce(MPI_IN_PLACE, values.data(), narrow<int>(values.size()), MPI_INT64_T, MPI_SUM, comm_),
-          "MPI_Allreduce");
+    complete(*calls_, waiting_, "MPI_Iallreduce", [&](MPI_Request* request) {
+        return MPI_Iallreduce(MPI_IN_PLACE, values.data(), narrow<int>(values.size()), MPI_INT64_T, MPI_SUM, comm_,
+                              request);
+    });
 }
 
 double Communicator::ordered_sum(double value) const {
     std::vector<double> values(static_cast<std::size_t>(size_));
-    check(MPI_Allgather(&value, 1, MPI_DOUBLE, values.data(), 1, MPI_DOUBLE, comm_), "MPI_Allgather");
+    complete(*calls_, waiting_, "MPI_Iallgather", [&](MPI_Request* request) {
+        return MPI_Iallgather(&value, 1, MPI_DOUBLE, values.data(), 1, MPI_DOUBLE, comm_, request);
+    });
     double sum = 0;
     for (const double one : values) {
         sum += one;
@@ -224,17 +260,22 @@ double Communicator::ordered_sum(double value) const {
 }
 
 void Communicator::all_to_all(const std::byte* send, std::byte* receive, std::int64_t piece_bytes) const {
-    const Datatype piece = Datatype::contiguous(piece_bytes, MPI_BYTE);
-    Messages messages(comm_);
+    const Datatype piece = Datatype::contiguous(*calls_, piece_bytes, MPI_BYTE);
+    Requests requests(*calls_, waiting_);
     // Each rank begins with its next one: not all with the same.
     for (std::int64_t distance = 1; distance < size_; ++distance) {
         const std::int64_t from = (rank_ + size_ - distance) % size_;
         const std::int64_t to = (rank_ + distance) % size_;
-        messages.receive(receive + from * piece_bytes, piece.get(), from);
-        messages.send(send + to * piece_bytes, piece.get(), to);
+        requests.start("MPI_Irecv", [&](MPI_Request* request) {
+            return MPI_Irecv(receive + from * piece_bytes, 1, piece.get(), static_cast<int>(from), kBulkTag, comm_,
+                             request);
+        });
+        requests.start("MPI_Isend", [&](MPI_Request* request) {
+            return MPI_Isend(send + to * piece_bytes, 1, piece.get(), static_cast<int>(to), kBulkTag, comm_, request);
+        });
     }
     std::memcpy(receive + rank_ * piece_bytes, send + rank_ * piece_bytes, static_cast<std::size_t>(piece_bytes));
-    messages.finish();
+    requests.finish();
 }
 
 void Communicator::all_gather(const std::byte* own, std::byte* all, std::int64_t buckets,
@@ -247,17 +288,21 @@ void Communicator::all_gather(const std::byte* own, std::byte* all, std::int64_t
 }
 
 void Communicator::all_gather_in_place(std::byte* all, std::int64_t buckets, std::int64_t piece_bytes) const {
-    const Datatype piece = Datatype::contiguous(piece_bytes, MPI_BYTE);
-    const Datatype column = Datatype::strided(buckets, size_, piece.get());
-    const std::int64_t next = (rank_ + 1) % size_;
-    const std::int64_t previous = (rank_ + size_ - 1) % size_;
-    Messages messages(comm_);
+    const Datatype piece = Datatype::contiguous(*calls_, piece_bytes, MPI_BYTE);
+    const Datatype column = Datatype::strided(*calls_, buckets, size_, piece.get());
+    const int next = static_cast<int>((rank_ + 1) % size_);
+    const int previous = static_cast<int>((rank_ + size_ - 1) % size_);
+    Requests requests(*calls_, waiting_);
     for (std::int64_t round = 0; round + 1 < size_; ++round) {
-        const std::int64_t passed_on = (rank_ + size_ - round) % size_;
         const std::int64_t coming = (previous + size_ - round) % size_;
-        messages.receive(all + coming * piece_bytes, column.get(), previous);
-        messages.send(all + passed_on * piece_bytes, column.get(), next);
-        messages.finish();
+        const std::int64_t passed_on = (rank_ + size_ - round) % size_;
+        requests.start("MPI_Irecv", [&](MPI_Request* request) {
+            return MPI_Irecv(all + coming * piece_bytes, 1, column.get(), previous, kBulkTag, comm_, request);
+        });
+        requests.start("MPI_Isend", [&](MPI_Request* request) {
+            return MPI_Isend(all + passed_on * piece_bytes, 1, column.get(), next, kBulkTag, comm_, request);
+        });
+        requests.finish();
     }
 }
 

@@ -3,10 +3,13 @@
 
 #include <mpi.h>
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <exception>
 #include <functional>
+#include <memory>
+#include <mutex>
 #include <span>
 #include <string>
 #include <vector>
@@ -34,7 +37,10 @@ class AgreedError : public Error {
 };
 
 /// A duplicate of an MPI communicator, with MPI's errors as exceptions. All members are collective over its ranks
-/// except rank(), size() and abort().
+/// except rank(), size(), local() and abort().
+///
+/// No call of MPI blocks: each operation is begun and then looked after until it is done. So threads of a process may
+/// use communicators that were duplicated from each other at the same time, each its own, with MPI_THREAD_SERIALIZED.
 class Communicator {
   public:
     explicit Communicator(MPI_Comm parent);
@@ -42,15 +48,20 @@ class Communicator {
     Communicator& operator=(const Communicator&) = delete;
     ~Communicator();
 
+    /// The same ranks, for another thread.
+    [[nodiscard]] Communicator duplicate() const { return {comm_, calls_}; }
+    /// A duplicate of `other`, which may be of other ranks, to be used by the same threads as this one.
+    [[nodiscard]] Communicator beside(MPI_Comm other) const { return {other, calls_}; }
+
     [[nodiscard]] std::int64_t rank() const { return rank_; }
     [[nodiscard]] std::int64_t size() const { return size_; }
 
     /// (rank, size) among the ranks that share memory with this one.
     struct Local {
-        std::int64_t rank;
-        std::int64_t size;
+        std::int64_t rank = 0;
+        std::int64_t size = 1;
     };
-    [[nodiscard]] Local local() const;
+    [[nodiscard]] Local local() const { return local_; }
 
     void barrier() const;
     /// Rank 0's text.
@@ -64,8 +75,7 @@ class Communicator {
     /// Sum over the ranks, added in rank order: the same bits on every rank and from run to run.
     [[nodiscard]] double ordered_sum(double value) const;
 
-    // Bulk exchanges: point-to-point messages, so that what goes over which link is known, and between two looks at
-    // their progress the thread sleeps: the core belongs to whoever computes.
+    // Bulk exchanges: point-to-point messages, so that what goes over which link is known.
 
     /// Piece r of `send` goes to rank r; piece r of `receive` comes from rank r. [size, piece_bytes] each; a message to
     /// each other rank.
@@ -83,13 +93,30 @@ class Communicator {
     /// The second half of agree(), for an error caught earlier (null: none).
     void agree(const std::exception_ptr& error) const;
 
+    /// Patient, an operation that takes long sleeps between two looks at it, longer the longer it takes: the core
+    /// belongs to whoever computes meanwhile. May be changed while one is under way. At first: not patient.
+    void set_patient(bool patient) noexcept { waiting_.patient = patient; }
+    /// What is under way in another thread on this communicator, or begins later, throws: for a process that ends.
+    void cancel() noexcept { waiting_.cancelled = true; }
+
     /// Ends all processes.
     [[noreturn]] void abort(ExitCode code) const;
 
+    /// What other threads say to one that waits.
+    struct Waiting {
+        std::atomic<bool> patient = false;
+        std::atomic<bool> cancelled = false;
+    };
+
   private:
+    Communicator(MPI_Comm parent, std::shared_ptr<std::mutex> calls);
+
+    std::shared_ptr<std::mutex> calls_;  // held in each call of MPI
     MPI_Comm comm_ = MPI_COMM_NULL;
     std::int64_t rank_ = 0;
     std::int64_t size_ = 1;
+    Local local_;
+    Waiting waiting_;
 };
 
 /// Name of this machine.

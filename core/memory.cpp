@@ -12,8 +12,8 @@ Memory::Memory(std::int64_t bytes) {
     if (bytes == 0) {
         return;
     }
-    void* memory = mmap(nullptr, static_cast<std::size_t>(bytes), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS,
-                        -1, 0);
+    void* memory =
+        mmap(nullptr, static_cast<std::size_t>(bytes), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (memory == MAP_FAILED) {
         fail(ExitCode::internal, "{} bytes of memory are not to be had: {}", bytes, std::strerror(errno));
     }

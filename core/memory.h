@@ -69,6 +69,8 @@ struct MemoryUse {
 };
 using MemoryPlan = std::vector<MemoryUse>;
 
-inline void append(MemoryPlan& plan, const MemoryPlan& more) { plan.insert(plan.end(), more.begin(), more.end()); }
+inline void append(MemoryPlan& plan, const MemoryPlan& more) {
+    plan.insert(plan.end(), more.begin(), more.end());
+}
 
 }  // namespace tessera

@@ -13,13 +13,13 @@ enum class RopeType : std::uint8_t { standard, linear, llama3, yarn };
 struct RopeConfig {
     RopeType type = RopeType::standard;
     double theta = 10000.0;
-    double factor = 1.0;                              // linear, llama3, yarn
-    double low_freq_factor = 1.0;                     // llama3
-    double high_freq_factor = 4.0;                    // llama3
-    double beta_fast = 32.0;                          // yarn
-    double beta_slow = 1.0;                           // yarn
-    double attention_factor = 1.0;                    // yarn: cos and sin are multiplied by it (resolved, see hf_config)
-    bool truncate = true;                             // yarn
+    double factor = 1.0;            // linear, llama3, yarn
+    double low_freq_factor = 1.0;   // llama3
+    double high_freq_factor = 4.0;  // llama3
+    double beta_fast = 32.0;        // yarn
+    double beta_slow = 1.0;         // yarn
+    double attention_factor = 1.0;  // yarn: cos and sin are multiplied by it (resolved, see hf_config)
+    bool truncate = true;           // yarn
     std::int64_t original_max_position_embeddings = 0;  // llama3, yarn
 
     bool operator==(const RopeConfig&) const = default;
@@ -42,7 +42,8 @@ struct ModelConfig {
     bool mlp_bias = false;
     bool qk_norm = false;  // RMSNorm over each head of q and k before rope
     bool tied = false;     // the head's weight is the embedding's
-    std::vector<std::int64_t> window;  // one a layer: 0 = full attention, else the sliding window (counts the current token)
+    std::vector<std::int64_t>
+        window;  // one a layer: 0 = full attention, else the sliding window (counts the current token)
     RopeConfig rope;
 
     [[nodiscard]] std::int64_t q_size() const { return num_heads * head_dim; }

@@ -12,7 +12,9 @@ class TomlAssertion : public std::logic_error {
     using std::logic_error::logic_error;
 };
 
-[[noreturn]] inline void fail_toml_assertion() { throw TomlAssertion("malformed beyond description"); }
+[[noreturn]] inline void fail_toml_assertion() {
+    throw TomlAssertion("malformed beyond description");
+}
 
 }  // namespace tessera
 

@@ -6,8 +6,9 @@
 
 namespace tessera {
 CommunicationQueue::CommunicationQueue(const Communicator& communicator, Progress& progress, bool threaded, bool check)
-    : communicator_(communicator), progress_(progress), check_(check) {
+    : communicator_(communicator.duplicate()), progress_(progress), check_(check) {
     if (threaded) {
+        communicator_.set_patient(true);
         thread_ = std::thread([this] { run(); });
     }
 }
@@ -22,6 +23,7 @@ void CommunicationQueue::close() noexcept {
         waiting_.clear();
     }
     submitted_changed_.notify_one();
+    communicator_.cancel();
     thread_.join();
 }
 
@@ -50,7 +52,12 @@ void CommunicationQueue::wait(Ticket ticket, Exchange purpose) {
     }
     const Stopwatch watch;
     std::unique_lock lock(mutex_);
-    done_changed_.wait(lock, [&] { return done_ >= ticket || error_; });
+    const auto ended = [&] { return done_ >= ticket || error_; };
+    if (!ended()) {
+        communicator_.set_patient(false);  // nobody computes now
+        done_changed_.wait(lock, ended);
+        communicator_.set_patient(true);
+    }
     traffic_[purpose].waited += watch.seconds();
     if (error_) {
         std::rethrow_exception(error_);

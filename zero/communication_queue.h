@@ -23,8 +23,7 @@ inline constexpr bool kCheckExchanges = false;
 inline constexpr bool kCheckExchanges = true;
 #endif
 
-/// Every rank submits the same exchanges in the same order. While one is under way on the thread, the submitting thread
-/// makes no calls of MPI: it waits for what it needs first, or drains.
+/// Every rank submits the same exchanges in the same order. They are on a communicator of the queue's own.
 class CommunicationQueue {
   public:
     using Ticket = std::int64_t;
@@ -51,7 +50,8 @@ class CommunicationQueue {
     void wait(Ticket ticket, Exchange purpose);
     /// Waits for everything.
     void drain(Exchange purpose) { wait(submitted_, purpose); }
-    /// Drops what has not begun and ends the thread; before the memory goes that the exchanges use.
+    /// Drops what is not done and ends the thread; before the memory goes that the exchanges use. Whoever goes on
+    /// afterwards drains first.
     void close() noexcept;
 
     [[nodiscard]] Traffic traffic() const;
@@ -65,7 +65,7 @@ class CommunicationQueue {
     void compare(const Collective& collective) const;
     void run();
 
-    const Communicator& communicator_;
+    Communicator communicator_;
     Progress& progress_;
     bool check_;
     mutable std::mutex mutex_;

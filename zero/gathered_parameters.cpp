@@ -21,15 +21,41 @@ std::vector<std::vector<BucketRun>> calls_of_units(const Partition& partition, s
     return runs;
 }
 
+/// The calls that publish what is resident. Its buckets lie one after another.
+std::vector<BucketRun> calls_of_residents(const Partition& partition, std::int64_t call_elements) {
+    std::vector<BucketRun> runs;
+    std::int64_t offset = 0;
+    for (const Bucket& bucket : partition.buckets()) {
+        if (bucket.resident) {
+            join(runs, bucket, offset, partition.ranks(), call_elements);
+            offset += bucket.piece * partition.ranks();
+        }
+    }
+    return runs;
+}
+
 }  // namespace
 
-GatheredParameters::GatheredParameters(const ModelStates& states, CommunicationQueue& queue, Plans plans,
+GatheredParameters::GatheredParameters(const ModelStates& states, CommunicationQueue& queue, Ops& ops, Plans plans,
                                        std::int64_t call_elements, Carver& carver)
     : states_(states),
       queue_(queue),
+      ops_(ops),
       plans_(std::move(plans)),
       block_(block(states.options().storage, plans_, carver)),
-      runs_(calls_of_units(states.partition(), call_elements)) {}
+      runs_(calls_of_units(states.partition(), call_elements)),
+      published_(calls_of_residents(states.partition(), call_elements)) {
+    const Partition& partition = states.partition();
+    std::int64_t offset = 0;
+    for (const Bucket& bucket : partition.buckets()) {
+        if (bucket.resident) {
+            const std::int64_t own = offset + queue.communicator().rank() * bucket.piece;
+            own_resident_.emplace_back(states.resident().col_range(own, bucket.piece),
+                                       states.parameters().values.col_range(bucket.shard, bucket.piece));
+            offset += bucket.piece * partition.ranks();
+        }
+    }
+}
 
 MemoryPlan GatheredParameters::plan(DType storage, const Plans& plans) {
     Carver counter;
@@ -54,7 +80,35 @@ TrafficPlan GatheredParameters::traffic(const Partition& partition, DType storag
     return traffic;
 }
 
+TrafficPlan GatheredParameters::publication(const Partition& partition, DType storage, std::int64_t call_elements) {
+    TrafficPlan plan;
+    const std::int64_t others = partition.ranks() - 1;
+    if (others > 0) {
+        for (const BucketRun& run : calls_of_residents(partition, call_elements)) {
+            add(plan, {Exchange::publish_parameters, -1, 1, others * run.buckets * run.piece * size_of(storage)});
+        }
+    }
+    return plan;
+}
+
+void GatheredParameters::publish() {
+    for (const auto& [to, from] : own_resident_) {
+        ops_.copy(to, from);
+    }
+    const std::int64_t others = queue_.communicator().size() - 1;
+    const Matrix resident = states_.resident();
+    for (const BucketRun& run : published_) {
+        if (others > 0) {
+            const std::int64_t piece = run.piece * size_of(resident.dtype);
+            publication_ = queue_.submit({Exchange::publish_parameters, -1, others * run.buckets * piece},
+                                         [this, data = resident.col_range(run.offset, 0).data, buckets = run.buckets,
+                                          piece] { queue_.communicator().all_gather_in_place(data, buckets, piece); });
+        }
+    }
+}
+
 void GatheredParameters::start(Pass last) {
+    queue_.wait(publication_, Exchange::publish_parameters);
     current_ = last == Pass::forward ? &plans_.forward : &plans_.training;
     next_use_ = 0;
     next_gather_ = 0;

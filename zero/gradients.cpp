@@ -107,7 +107,9 @@ GradientSink::View Gradients::begin(std::int64_t unit) {
 
 void Gradients::done(std::int64_t unit) {
     const bool last = micro_batch_ + 1 == micro_batches_;
-    queue_.wait(last_, Exchange::reduce_gradients);
+    if (sums_.sharded) {
+        queue_.wait(last_, Exchange::reduce_gradients);  // whose buffer is another unit's from now on
+    }
     if ((last && communicator_.size() > 1) || sums_.sharded) {
         const std::int64_t others = communicator_.size() - 1;
         for (const Bucket& bucket : buckets_[static_cast<std::size_t>(unit)]) {

@@ -24,4 +24,8 @@ std::int64_t bytes_leaving_node(const TrafficPlan& plan, const Topology& topolog
     return bytes;
 }
 
+std::int64_t bytes_of_link(const TrafficPlan& plan, const Topology& topology) {
+    return topology.nodes > 1 ? bytes_leaving_node(plan, topology) : total_bytes(plan);
+}
+
 }  // namespace tessera

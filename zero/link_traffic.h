@@ -21,4 +21,7 @@ struct Topology {
 [[nodiscard]] std::int64_t bytes_leaving_node(const PlannedExchange& exchange, const Topology& topology);
 [[nodiscard]] std::int64_t bytes_leaving_node(const TrafficPlan& plan, const Topology& topology);
 
+/// Bytes over the link that carries most for its speed: a node's to others; of one node, a rank's to the others.
+[[nodiscard]] std::int64_t bytes_of_link(const TrafficPlan& plan, const Topology& topology);
+
 }  // namespace tessera

@@ -83,11 +83,4 @@ void ModelStates::load(const ReadParameter& read) {
     }
 }
 
-ParameterSource::Token ResidentParameters::acquire(std::int64_t unit, Pass /*pass*/) {
-    const Matrix values = states_.parameters().values;
-    return {this, unit, values.col_range(states_.partition().flat(unit), 0).data, values.dtype};
-}
-
-void ResidentParameters::release(std::int64_t /*unit*/) noexcept {}  // nothing to give back
-
 }  // namespace tessera

@@ -5,7 +5,6 @@
 #include <vector>
 
 #include "core/memory.h"
-#include "core/unit_memory.h"
 #include "zero/partition.h"
 
 namespace tessera {
@@ -81,19 +80,6 @@ class ModelStates {
     ShardableVector second_moments_;
     Matrix resident_;
     std::vector<std::int64_t> resident_offsets_;
-};
-
-/// Parameters that are whole on this rank (stages 0 to 2).
-class ResidentParameters : public ParameterSource {
-  public:
-    explicit ResidentParameters(const ModelStates& states) : states_(states) {}
-    [[nodiscard]] Token acquire(std::int64_t unit, Pass pass) override;
-
-  protected:
-    void release(std::int64_t unit) noexcept override;
-
-  private:
-    const ModelStates& states_;
 };
 
 }  // namespace tessera

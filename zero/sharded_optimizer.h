@@ -1,4 +1,4 @@
-// The end of a step: global norm of the summed gradients, clipping, Adam on the own ranges, new parameters to all.
+// The end of a step: global norm of the summed gradients, clipping, Adam on the own ranges.
 #pragma once
 
 #include <string>
@@ -7,7 +7,6 @@
 #include "kernels/ops.h"
 #include "zero/gradients.h"
 #include "zero/model_states.h"
-#include "zero/traffic.h"
 
 namespace tessera {
 
@@ -21,15 +20,10 @@ class ShardedOptimizer {
         double weight_decay = 0;
         std::vector<std::string> no_decay;  // shell patterns on whole parameter names
         double clipping = 0;                // limit of the global norm; 0: none
-        std::int64_t gather_elements = 0;   // elements gathered in one call (whole buckets)
     };
 
-    ShardedOptimizer(const ModelStates& states, const Gradients& gradients, Ops& ops, CommunicationQueue& queue,
+    ShardedOptimizer(const ModelStates& states, const Gradients& gradients, Ops& ops, const Communicator& communicator,
                      const Options& options);
-
-    /// What the end of a step exchanges.
-    [[nodiscard]] static TrafficPlan traffic(const Partition& partition, ZeroStage stage, DType storage,
-                                             std::int64_t gather_elements);
 
     /// The global L2 norm of the final gradients: squares added in double in the order of the shard, then in rank
     /// order, rounded to fp32.
@@ -52,18 +46,14 @@ class ShardedOptimizer {
         Matrix second_moment;
         ConstMatrix gradient;
     };
-    void publish();
 
     const ModelStates& states_;
     const Gradients& gradients_;
     Ops& ops_;
-    CommunicationQueue& queue_;
     const Communicator& communicator_;
     Options options_;
     std::vector<Run> runs_;
     std::vector<UnitRange> owned_;
-    std::vector<BucketRun> published_;                     // in the vector of what every rank keeps
-    std::vector<std::pair<Matrix, Matrix>> own_resident_;  // stage 3: (place among the resident parameters, own piece)
 };
 
 }  // namespace tessera

@@ -16,7 +16,7 @@ class FirstRanks {
         for (std::int64_t count = 1; count <= world().size(); ++count) {
             MPI_Comm part = MPI_COMM_NULL;
             MPI_Comm_split(MPI_COMM_WORLD, world().rank() < count ? 0 : MPI_UNDEFINED, 0, &part);
-            communicators_.push_back(part == MPI_COMM_NULL ? nullptr : std::make_unique<Communicator>(part));
+            communicators_.emplace_back(part == MPI_COMM_NULL ? nullptr : new Communicator(world().beside(part)));
             if (part != MPI_COMM_NULL) {
                 MPI_Comm_free(&part);
             }

@@ -10,6 +10,7 @@
 #include "test/core/mpi_world.h"
 #include "zero/gathered_parameters.h"
 #include "zero/gradients.h"
+#include "zero/resident_parameters.h"
 #include "zero/sharded_optimizer.h"
 
 namespace tessera::testing {
@@ -43,21 +44,27 @@ class Engine {
           states(units, partition, {chosen.storage, chosen.stage, communicator.rank(), true}, carver),
           gradients(partition, Transformer::uses(config, Pass::backward).gradients, {chosen.stage, chosen.exchange},
                     *ops, queue, carver),
-          optimizer(states, gradients, *ops, queue, with_call(chosen)) {
+          optimizer(states, gradients, *ops, communicator, chosen.optimizer) {
         if (chosen.stage == 3) {
             const auto plan = [&](Pass last) {
                 return GatherPlan(Transformer::uses(config, last).parameters, partition, chosen.gather);
             };
             source = std::make_unique<GatheredParameters>(
-                states, queue, GatheredParameters::Plans{plan(Pass::forward), plan(Pass::backward)}, chosen.call,
+                states, queue, *ops, GatheredParameters::Plans{plan(Pass::forward), plan(Pass::backward)}, chosen.call,
                 carver);
         } else {
-            source = std::make_unique<ResidentParameters>(states);
+            source = std::make_unique<ResidentParameters>(states, queue, chosen.call);
         }
     }
     Engine(const Engine&) = delete;
     Engine& operator=(const Engine&) = delete;
-    ~Engine() { queue.close(); }
+    /// Drained first, as by whoever ends a run in order.
+    ~Engine() {
+        if (std::uncaught_exceptions() == 0) {
+            queue.drain(Exchange::publish_parameters);
+        }
+        queue.close();
+    }
 
     /// The parameters, unit by unit, in the storage dtype, by a forward pass over all units. Collective.
     [[nodiscard]] std::map<std::string, std::vector<std::byte>> parameters() {
@@ -85,14 +92,7 @@ class Engine {
     ModelStates states;
     Gradients gradients;
     ShardedOptimizer optimizer;
-    std::unique_ptr<ParameterSource> source;
-
-  private:
-    static ShardedOptimizer::Options with_call(const EngineOptions& chosen) {
-        ShardedOptimizer::Options result = chosen.optimizer;
-        result.gather_elements = chosen.call;
-        return result;
-    }
+    std::unique_ptr<PublishedParameters> source;
 };
 
 }  // namespace tessera::testing

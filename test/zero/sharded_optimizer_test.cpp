@@ -93,6 +93,7 @@ TEST_CASE("two steps at every stage and bucket size agree with double arithmetic
         CHECK(norm == Approx(std::sqrt(squares)).epsilon(3e-7));
         CHECK(fixture.optimizer.first_non_finite().empty());
         fixture.optimizer.step(0.01, norm, step);
+        fixture.source->publish();
 
         const double scale = std::min(1.0, 0.5 / (std::sqrt(squares) + 1e-6));
         for (auto& [name, weights] : w) {

@@ -41,6 +41,7 @@ class TrainingSteps {
         engine_.gradients.finish();
         const Result result{engine_.queue.communicator().ordered_sum(sum) * scale, engine_.optimizer.norm()};
         engine_.optimizer.step(lr, result.norm, count);
+        engine_.source->publish();
         return result;
     }
 

@@ -1,0 +1,68 @@
+#include "zero/resident_parameters.h"
+
+namespace tessera {
+namespace {
+
+/// The calls that publish each unit. At stage 0 every rank has updated everything.
+std::vector<std::vector<BucketRun>> calls_of_units(const Partition& partition, ZeroStage stage,
+                                                   std::int64_t call_elements) {
+    std::vector<std::vector<BucketRun>> runs(static_cast<std::size_t>(partition.units()));
+    if (stage > 0 && partition.ranks() > 1) {
+        for (const Bucket& bucket : partition.buckets()) {
+            join(runs[static_cast<std::size_t>(bucket.unit)], bucket, bucket.first, partition.ranks(), call_elements);
+        }
+    }
+    return runs;
+}
+
+/// What the others receive.
+std::int64_t sent_bytes(const BucketRun& run, std::int64_t ranks, DType storage) {
+    return (ranks - 1) * run.buckets * run.piece * size_of(storage);
+}
+
+}  // namespace
+
+ResidentParameters::ResidentParameters(const ModelStates& states, CommunicationQueue& queue, std::int64_t call_elements)
+    : states_(states),
+      queue_(queue),
+      runs_(calls_of_units(states.partition(), states.options().stage, call_elements)),
+      tickets_(runs_.size(), 0) {}
+
+TrafficPlan ResidentParameters::publication(const Partition& partition, ZeroStage stage, DType storage,
+                                            std::int64_t call_elements) {
+    TrafficPlan plan;
+    const auto runs = calls_of_units(partition, stage, call_elements);
+    for (std::size_t unit = 0; unit < runs.size(); ++unit) {
+        for (const BucketRun& run : runs[unit]) {
+            add(plan, {Exchange::publish_parameters, static_cast<std::int64_t>(unit), 1,
+                       sent_bytes(run, partition.ranks(), storage)});
+        }
+    }
+    return plan;
+}
+
+void ResidentParameters::publish() {
+    const Matrix values = states_.parameters().values;
+    for (std::size_t index = 0; index < runs_.size(); ++index) {
+        const auto unit = static_cast<std::int64_t>(index);
+        for (const BucketRun& run : runs_[index]) {
+            std::byte* data = values.col_range(states_.partition().flat(unit) + run.offset, 0).data;
+            const std::int64_t bytes = sent_bytes(run, states_.partition().ranks(), values.dtype);
+            tickets_[index] =
+                queue_.submit({Exchange::publish_parameters, unit, bytes},
+                              [this, data, buckets = run.buckets, piece = run.piece * size_of(values.dtype)] {
+                                  queue_.communicator().all_gather_in_place(data, buckets, piece);
+                              });
+        }
+    }
+}
+
+ParameterSource::Token ResidentParameters::acquire(std::int64_t unit, Pass /*pass*/) {
+    queue_.wait(tickets_[static_cast<std::size_t>(unit)], Exchange::publish_parameters);
+    const Matrix values = states_.parameters().values;
+    return {this, unit, values.col_range(states_.partition().flat(unit), 0).data, values.dtype};
+}
+
+void ResidentParameters::release(std::int64_t /*unit*/) noexcept {}  // nothing to give back
+
+}  // namespace tessera
