@@ -1,5 +1,6 @@
 // Loaded before MPI (LD_PRELOAD): counts what a process hands to MPI, as MPI's profiling interface allows, and leaves
-// it as one line of JSON in $COUNT_MESSAGES/<rank>.json. Bulk exchanges are MPI_Isend; everything else is control.
+// it as one line of JSON in $COUNT_MESSAGES/<rank>.json. Bulk exchanges are messages of one tag; all
+// else is control.
 #include <mpi.h>
 
 #include <cstdio>
@@ -29,48 +30,43 @@ void count_control(long long count, MPI_Datatype type) {
 extern "C" {
 
 int MPI_Isend(const void* data, int count, MPI_Datatype type, int to, int tag, MPI_Comm comm, MPI_Request* request) {
-    ++g_messages;
-    g_bytes += bytes_of(count, type);
+    constexpr int kBulkTag = 1;
+    if (tag == kBulkTag) {
+        ++g_messages;
+        g_bytes += bytes_of(count, type);
+    } else {
+        count_control(count, type);
+    }
     return PMPI_Isend(data, count, type, to, tag, comm, request);
 }
 
-int MPI_Send(const void* data, int count, MPI_Datatype type, int to, int tag, MPI_Comm comm) {
+int MPI_Ibcast(void* data, int count, MPI_Datatype type, int root, MPI_Comm comm, MPI_Request* request) {
     count_control(count, type);
-    return PMPI_Send(data, count, type, to, tag, comm);
+    return PMPI_Ibcast(data, count, type, root, comm, request);
 }
 
-int MPI_Bcast(void* data, int count, MPI_Datatype type, int root, MPI_Comm comm) {
+int MPI_Iallreduce(const void* from, void* to, int count, MPI_Datatype type, MPI_Op op, MPI_Comm comm,
+                   MPI_Request* request) {
     count_control(count, type);
-    return PMPI_Bcast(data, count, type, root, comm);
+    return PMPI_Iallreduce(from, to, count, type, op, comm, request);
 }
 
-int MPI_Allreduce(const void* from, void* to, int count, MPI_Datatype type, MPI_Op op, MPI_Comm comm) {
+int MPI_Iallgather(const void* from, int count, MPI_Datatype type, void* to, int to_count, MPI_Datatype to_type,
+                   MPI_Comm comm, MPI_Request* request) {
     count_control(count, type);
-    return PMPI_Allreduce(from, to, count, type, op, comm);
+    return PMPI_Iallgather(from, count, type, to, to_count, to_type, comm, request);
 }
 
-int MPI_Allgather(const void* from, int count, MPI_Datatype type, void* to, int to_count, MPI_Datatype to_type,
-                  MPI_Comm comm) {
+int MPI_Iallgatherv(const void* from, int count, MPI_Datatype type, void* to, const int counts[], const int offsets[],
+                    MPI_Datatype to_type, MPI_Comm comm, MPI_Request* request) {
     count_control(count, type);
-    return PMPI_Allgather(from, count, type, to, to_count, to_type, comm);
+    return PMPI_Iallgatherv(from, count, type, to, counts, offsets, to_type, comm, request);
 }
 
-int MPI_Allgatherv(const void* from, int count, MPI_Datatype type, void* to, const int counts[], const int offsets[],
-                   MPI_Datatype to_type, MPI_Comm comm) {
+int MPI_Igather(const void* from, int count, MPI_Datatype type, void* to, int to_count, MPI_Datatype to_type, int root,
+                MPI_Comm comm, MPI_Request* request) {
     count_control(count, type);
-    return PMPI_Allgatherv(from, count, type, to, counts, offsets, to_type, comm);
-}
-
-int MPI_Gather(const void* from, int count, MPI_Datatype type, void* to, int to_count, MPI_Datatype to_type, int root,
-               MPI_Comm comm) {
-    count_control(count, type);
-    return PMPI_Gather(from, count, type, to, to_count, to_type, root, comm);
-}
-
-int MPI_Alltoall(const void* from, int count, MPI_Datatype type, void* to, int to_count, MPI_Datatype to_type,
-                 MPI_Comm comm) {
-    count_control(count, type);
-    return PMPI_Alltoall(from, count, type, to, to_count, to_type, comm);
+    return PMPI_Igather(from, count, type, to, to_count, to_type, root, comm, request);
 }
 
 int MPI_Finalize() {
