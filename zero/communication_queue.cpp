@@ -29,6 +29,7 @@ void CommunicationQueue::close() noexcept {
 
 CommunicationQueue::Ticket CommunicationQueue::submit(const Collective& collective, std::function<void()> work) {
     if (!thread_.joinable()) {
+        traffic_[collective.purpose] += {1, collective.bytes, 0, 0};
         const Stopwatch watch;
         perform({collective, std::move(work)});
         traffic_[collective.purpose].waited += watch.seconds();
@@ -38,6 +39,7 @@ CommunicationQueue::Ticket CommunicationQueue::submit(const Collective& collecti
     Ticket ticket = 0;
     {
         const std::lock_guard lock(mutex_);
+        traffic_[collective.purpose] += {1, collective.bytes, 0, 0};
         waiting_.push_back({collective, std::move(work)});
         ticket = ++submitted_;
     }
@@ -79,7 +81,7 @@ void CommunicationQueue::perform(const Item& item) {
     const double seconds = watch.seconds();
     progress_.end_exchange();
     const std::lock_guard lock(mutex_);
-    traffic_[item.collective.purpose] += {1, item.collective.bytes, seconds, 0};
+    traffic_[item.collective.purpose].seconds += seconds;
 }
 
 void CommunicationQueue::compare(const Collective& collective) const {

@@ -54,6 +54,7 @@ class CommunicationQueue {
     /// afterwards drains first.
     void close() noexcept;
 
+    /// Calls and bytes count when they are submitted, seconds when they are over.
     [[nodiscard]] Traffic traffic() const;
 
   private:
