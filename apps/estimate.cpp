@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <cmath>
 #include <nlohmann/json.hpp>
 
 #include "apps/commands.h"
@@ -61,6 +62,28 @@ void check_choice(const EstimateOptions& options) {
     if (options.gpus_per_node * options.nodes > kMostRanks) {
         fail(ExitCode::usage, "{} nodes of {} GPUs are more than {} ranks", options.nodes, options.gpus_per_node,
              kMostRanks);
+    }
+}
+
+/// Refuses rates that cannot be used.
+void check_rates(const EstimateOptions& options, const Job& job) {
+    const bool computing = options.compute_rate != 0;
+    const bool sending = options.link_rate != 0;
+    if (!computing && !sending) {
+        return;
+    }
+    if (!std::isfinite(options.compute_rate) || !std::isfinite(options.link_rate)) {
+        fail(ExitCode::usage, "--compute-rate and --link-rate are finite numbers");
+    }
+    if (options.config.empty() || job.data.sequence_length == 0) {
+        fail(
+            ExitCode::usage,
+            "--compute-rate and --link-rate need --config with a job whose data.sequence_length says how many tokens a "
+            "step has");
+    }
+    if (!computing || (!sending && options.gpus_per_node * options.nodes > 1)) {
+        fail(ExitCode::usage, "{} is missing: more than one rank needs both rates",
+             computing ? "--link-rate" : "--compute-rate");
     }
 }
 
@@ -250,8 +273,11 @@ void command_estimate(const EstimateOptions& options) {
     deepspeed::ModelSize size{options.parameters.value_or(0), options.largest_layer.value_or(0)};
     std::vector<std::string> warnings;
     std::vector<DTypePlan> plans;
-    if (!options.parameters) {
+    if (options.parameters) {
+        check_rates(options, {});
+    } else {
         const Job job = planned_job(options, ranks);
+        check_rates(options, job);
         const HfModel model = HfModel::open(job.model_name);
         warnings = model.warnings();
         size = deepspeed::model_size(make_units(model.config()));

@@ -255,7 +255,7 @@ std::optional<TrainingRun::StepResult> TrainingRun::step() {
     result.phases.optimizer = optimizer_watch.seconds();
     const Traffic after = queue_.traffic();
     const auto waited = [&](Exchange purpose) { return after[purpose].waited - before[purpose].waited; };
-    result.phases.gather = waited(Exchange::gather_parameters);
+    result.phases.gather = waited(Exchange::gather_parameters) + waited(Exchange::publish_parameters);
     result.phases.reduce = waited(Exchange::reduce_gradients);
     result.exchanged = after.all() - before.all();
     result.seconds = watch.seconds();

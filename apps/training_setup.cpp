@@ -159,7 +159,7 @@ std::vector<std::pair<std::string, std::string>> TrainingSetup::summary() const 
         {"zero", fmt::format("stage {}, buckets of {} elements", *job_.zero_optimization.stage,
                              with_separators(layout_->training.partition.bucket_elements()))},
         {"checkpointing", limits().checkpointing ? "every block is computed again in backward" : "off"},
-        {"sent by a rank in a step", in_words(traffic())},
+        {"sent each step", in_words(traffic())},
         {"free memory", memory_},
     };
     if (eval_) {

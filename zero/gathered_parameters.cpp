@@ -10,17 +10,6 @@ Matrix block(DType storage, const GatheredParameters::Plans& plans, Carver& carv
     return carver.matrix(storage, 1, std::max(plans.forward.block_elements, plans.training.block_elements));
 }
 
-/// The calls that gather each unit, with offsets in it.
-std::vector<std::vector<BucketRun>> calls_of_units(const Partition& partition, std::int64_t call_elements) {
-    std::vector<std::vector<BucketRun>> runs(static_cast<std::size_t>(partition.units()));
-    for (const Bucket& bucket : partition.buckets()) {
-        if (!bucket.resident) {
-            join(runs[static_cast<std::size_t>(bucket.unit)], bucket, bucket.first, partition.ranks(), call_elements);
-        }
-    }
-    return runs;
-}
-
 /// The calls that publish what is resident. Its buckets lie one after another.
 std::vector<BucketRun> calls_of_residents(const Partition& partition, std::int64_t call_elements) {
     std::vector<BucketRun> runs;
@@ -43,7 +32,7 @@ GatheredParameters::GatheredParameters(const ModelStates& states, CommunicationQ
       ops_(ops),
       plans_(std::move(plans)),
       block_(block(states.options().storage, plans_, carver)),
-      runs_(calls_of_units(states.partition(), call_elements)),
+      runs_(gathered_runs(states.partition(), call_elements)),
       published_(calls_of_residents(states.partition(), call_elements)) {
     const Partition& partition = states.partition();
     std::int64_t offset = 0;
@@ -70,7 +59,7 @@ TrafficPlan GatheredParameters::traffic(const Partition& partition, DType storag
     if (others == 0) {
         return traffic;
     }
-    const auto runs = calls_of_units(partition, call_elements);
+    const auto runs = gathered_runs(partition, call_elements);
     for (const UnitGather& gather : plan.gathers) {
         for (const BucketRun& run : runs[static_cast<std::size_t>(gather.unit)]) {
             add(traffic,

@@ -79,4 +79,14 @@ void join(std::vector<BucketRun>& runs, const Bucket& bucket, std::int64_t offse
     }
 }
 
+std::vector<std::vector<BucketRun>> gathered_runs(const Partition& partition, std::int64_t limit) {
+    std::vector<std::vector<BucketRun>> runs(static_cast<std::size_t>(partition.units()));
+    for (const Bucket& bucket : partition.buckets()) {
+        if (!bucket.resident) {
+            join(runs[static_cast<std::size_t>(bucket.unit)], bucket, bucket.first, partition.ranks(), limit);
+        }
+    }
+    return runs;
+}
+
 }  // namespace tessera

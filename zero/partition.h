@@ -97,4 +97,8 @@ class Partition {
     std::int64_t shard_elements_ = 0;
 };
 
+/// The calls that give each unit's buckets, those that are resident left out, to all ranks: by unit, with offsets in
+/// it, of at most `limit` elements or one bucket.
+[[nodiscard]] std::vector<std::vector<BucketRun>> gathered_runs(const Partition& partition, std::int64_t limit);
+
 }  // namespace tessera

@@ -6,13 +6,10 @@ namespace {
 /// The calls that publish each unit. At stage 0 every rank has updated everything.
 std::vector<std::vector<BucketRun>> calls_of_units(const Partition& partition, ZeroStage stage,
                                                    std::int64_t call_elements) {
-    std::vector<std::vector<BucketRun>> runs(static_cast<std::size_t>(partition.units()));
-    if (stage > 0 && partition.ranks() > 1) {
-        for (const Bucket& bucket : partition.buckets()) {
-            join(runs[static_cast<std::size_t>(bucket.unit)], bucket, bucket.first, partition.ranks(), call_elements);
-        }
+    if (stage == 0 || partition.ranks() == 1) {
+        return std::vector<std::vector<BucketRun>>(static_cast<std::size_t>(partition.units()));
     }
-    return runs;
+    return gathered_runs(partition, call_elements);
 }
 
 /// What the others receive.

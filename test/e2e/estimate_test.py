@@ -166,6 +166,13 @@ def wrong_use(p):
     refused(*T0_3B, "--gpus-per-node", "1", "--nodes", "-1", says="--nodes")
     refused(*T0_3B, "--gpus-per-node", "1", says="--nodes")
     refused(*T0_3B, "--gpus-per-node", "2000", "--nodes", "2000", says="ranks")
+    for rate in ("0", "-1", "nan", "inf", "1e999", "fast"):
+        refused("--config", "job.toml", *ONE, "--compute-rate", rate, says="--compute-rate")
+    refused("--config", "job.toml", *ONE, "--link-rate", "1e9", says="--compute-rate is missing")
+    refused("--config", "job.toml", "--gpus-per-node", "1", "--nodes", "2", "--compute-rate", "1e9",
+            says="--link-rate is missing")
+    refused("--model", "model", *ONE, "--compute-rate", "1e9", says="need --config")
+    refused(*T0_3B, *ONE, "--compute-rate", "1e9", says="need --config")
     refused("--model", "absent", *ONE, says="absent", code=MISSING)
     refused("--config", "absent.toml", *ONE, says="absent.toml", code=MISSING)
     p.write_model("other", model_type="t5", vocab_size=32128)

@@ -29,15 +29,7 @@ SEGMENT = 1448  # bytes of data in a packet of 1500
 # Slower than the machine could do, so that no packet is dropped for want of room.
 RATE = "2gbit"
 
-# Of the ways in which Open MPI gathers among four ranks, the ring is the one of which it is clear what crosses the link:
-# each rank sends all pieces but one to the next rank. The pieces for an owner go straight to it in all of its ways that
-# are used for long messages; this is one.
-SETTINGS = {
-    "mpi_yield_when_idle": 1,  # the hosts share the cores
-    "coll_tuned_use_dynamic_rules": 1,
-    "coll_tuned_allgather_algorithm": 4,  # ring
-    "coll_tuned_alltoall_algorithm": 2,  # pairwise
-}
+SETTINGS = {"mpi_yield_when_idle": 1}  # the hosts share the cores
 
 
 def by_purpose(text):
