@@ -52,6 +52,10 @@ class TrainingRun {
         StepPhases phases;
         ExchangeTotals exchanged;
     };
+    struct Rate {
+        double flops = 0;
+        double seconds = 0;
+    };
     struct EvalResult {
         double loss = 0;
         std::int64_t targets = 0;
@@ -98,8 +102,7 @@ class TrainingRun {
     std::string stopped_by_;
     std::int64_t tokens_since_line_ = 0;  // of the console
     double seconds_since_line_ = 0;
-    double flops_ = 0;              // of this rank since the start
-    double seconds_computing_ = 0;  // of steps, without data and waiting for others
+    Rate computing_;  // of this rank, FLOP; without data and waiting for others
     bool exports_;
     std::optional<MetricsFile> metrics_;  // rank 0
     Stopwatch since_start_;
@@ -223,13 +226,14 @@ std::optional<TrainingRun::StepResult> TrainingRun::step() {
 
     gradients_.start(narrow<std::int64_t>(batches.size()));
     double sum = 0;
+    double flops = 0;
     for (const MicroBatch& batch : batches) {
         const Stopwatch both;
         sum += transformer_.forward_backward(batch, scale, *parameters_, gradients_);
         const double backward = gradients_.seconds_since_first_begin();
         for (std::size_t s = 0; s + 1 < batch.starts.size(); ++s) {
-            flops_ += flops_of_step(setup_.model().config(),
-                                    {1, batch.starts[s + 1] - batch.starts[s], setup_.limits().checkpointing});
+            flops += flops_of_step(setup_.model().config(),
+                                   {1, batch.starts[s + 1] - batch.starts[s], setup_.limits().checkpointing});
         }
         result.phases.forward += both.seconds() - backward;
         result.phases.backward += backward;
@@ -259,7 +263,11 @@ std::optional<TrainingRun::StepResult> TrainingRun::step() {
     result.phases.reduce = waited(Exchange::reduce_gradients);
     result.exchanged = after.all() - before.all();
     result.seconds = watch.seconds();
-    seconds_computing_ += result.seconds - result.phases.data - result.exchanged.waited;
+    if (progress_.step == first_step_ + 2) {
+        computing_ = {};  // the first step touches memory for the first time: it counts only where there is no other
+    }
+    computing_.flops += flops;
+    computing_.seconds += result.seconds - result.phases.data - result.exchanged.waited;
     return result;
 }
 
@@ -397,7 +405,8 @@ void TrainingRun::report_exchanges() {
 /// What `train estimate` takes to foretell the step of another cluster.
 void TrainingRun::report_rates() {
     const std::int64_t here = communicator_.local().size;
-    std::string text = fmt::format("rates for train estimate: --compute-rate {:.3e}", flops_ / seconds_computing_);
+    std::string text =
+        fmt::format("rates for train estimate: --compute-rate {:.3e}", computing_.flops / computing_.seconds);
     const ExchangeTotals all = queue_.traffic().all();
     if (communicator_.size() > 1 && all.seconds > 0) {
         const double bytes = static_cast<double>(progress_.step - first_step_) *

@@ -3,8 +3,8 @@
 
     step_time_bench.py --train BINARY [--rate 200mbit] [--steps 6]
 
-A small model runs on one host, and on two hosts of one rank with a link of the given rate between them. From the rates
-that these runs say at their end, estimate foretells the steps of a larger model with longer rows, at every stage. A line
+A model of two layers runs on one host, and on two hosts of one rank with a link of the given rate between them. From the rates
+that these runs say at their end, estimate foretells the steps of one of six, with longer rows, at every stage. A line
 of the table has the seconds foretold (from the longer of computation and exchange to their sum), the median of those that
 the steps took, and how far that lies outside: 0 between the two.
 
@@ -66,7 +66,7 @@ def main():
     end_on_signals()
     with TwoHosts(options.rate) as hosts:
         small, large = (os.path.join(hosts.directory, name) for name in ("small", "large"))
-        write_network_job(small, hidden=256, layers=4, batch=8, sequence=128)
+        write_network_job(small, hidden=384, layers=2, batch=8, sequence=128)
         parameters = write_network_job(large, hidden=384, layers=6, batch=8, sequence=256)
         bench = Bench(options, hosts)
         print(f"{parameters:,} parameters, 2,048 tokens a step; seconds", flush=True)
