@@ -51,12 +51,8 @@ int launch(const std::function<ExitCode(const Communicator&)>& work) {
                 fmt::print(stderr, "train: error: {}\n", error.what());
             }
             code = error.code();
-        } catch (const Error& error) {
-            fmt::print(stderr, "train: error: rank {} on {}: {}\n", world.rank(), host_name(), error.what());
-            world.abort(error.code());
         } catch (const std::exception& error) {
-            fmt::print(stderr, "train: error: rank {} on {}: {}\n", world.rank(), host_name(), error.what());
-            world.abort(ExitCode::internal);
+            end_all(world, error);
         }
         std::fflush(stdout);
         if (code != ExitCode::ok && code != ExitCode::stopped_early) {
@@ -66,6 +62,12 @@ int launch(const std::function<ExitCode(const Communicator&)>& work) {
         world.barrier();
     }
     return static_cast<int>(code);
+}
+
+void end_all(const Communicator& communicator, const std::exception& error) {
+    fmt::print(stderr, "train: error: rank {} on {}: {}\n", communicator.rank(), host_name(), error.what());
+    const auto* own = dynamic_cast<const Error*>(&error);
+    communicator.abort(own != nullptr ? own->code() : ExitCode::internal);
 }
 
 JobFile agree_on_job(const Communicator& communicator, const std::string& path,

@@ -15,6 +15,10 @@ namespace tessera {
 /// code.
 [[nodiscard]] int launch(const std::function<ExitCode(const Communicator&)>& work);
 
+/// Prints an error that this rank alone has, and ends all processes; while what others read of its memory is still
+/// there.
+[[noreturn]] void end_all(const Communicator& communicator, const std::exception& error);
+
 /// Rank 0 reads and validates the job file, resolves what can be resolved before data and model are seen, and every
 /// rank gets the same job. A rank that was started with another program or command line is named: Error(disagree).
 [[nodiscard]] JobFile agree_on_job(const Communicator& communicator, const std::string& path,

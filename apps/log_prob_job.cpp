@@ -11,6 +11,7 @@
 #include "apps/console.h"
 #include "apps/cores.h"
 #include "apps/hang_watch.h"
+#include "apps/launch.h"
 #include "apps/log_prob_setup.h"
 #include "apps/run_directory.h"
 #include "core/base/stopwatch.h"
@@ -387,7 +388,13 @@ ExitCode run_log_prob(const Communicator& communicator, const JobFile& file, con
         run = std::make_unique<LogProbRun>(communicator, *setup, console, signals, progress);
         run->load();
     });
-    return run->run(path, attributes);
+    try {
+        return run->run(path, attributes);
+    } catch (const AgreedError&) {
+        throw;
+    } catch (const std::exception& error) {
+        end_all(communicator, error);
+    }
 }
 
 }  // namespace tessera

@@ -15,9 +15,9 @@ struct StepPhases {
     double data = 0;       // rows read and put together
     double forward = 0;    // up to the final norm
     double backward = 0;   // head with its loss, and everything back to the embedding
-    double gather = 0;     // waiting for parameters (stage 3)
+    double gather = 0;     // waiting for parameters: gathered (stage 3), or new ones that are still on their way
     double reduce = 0;     // waiting for the exchange of gradients
-    double optimizer = 0;  // update, and the new parameters to all
+    double optimizer = 0;  // update; without overlap_comm also the new parameters to all
 
     [[nodiscard]] std::array<std::pair<std::string_view, double>, 6> named() const {
         return {{{"data", data},

@@ -2,6 +2,7 @@
 
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <filesystem>
@@ -12,6 +13,7 @@
 #include "apps/export.h"
 #include "apps/free_memory.h"
 #include "apps/hang_watch.h"
+#include "apps/launch.h"
 #include "apps/run_directory.h"
 #include "apps/step_phases.h"
 #include "apps/training_setup.h"
@@ -102,7 +104,7 @@ class TrainingRun {
     std::string stopped_by_;
     std::int64_t tokens_since_line_ = 0;  // of the console
     double seconds_since_line_ = 0;
-    Rate computing_;  // of this rank, FLOP; without data and waiting for others
+    Rate computing_;  // of this rank, without data and waiting for others; as if every token were a target
     bool exports_;
     std::optional<MetricsFile> metrics_;  // rank 0
     Stopwatch since_start_;
@@ -212,7 +214,9 @@ std::optional<TrainingRun::StepResult> TrainingRun::step() {
         sums[1] += batch.token_count();
     }
     // Agreed before the step, so that gradients carry their final scale from the start.
+    Stopwatch others;
     communicator_.all_reduce_sum(sums);
+    double waited_for_others = others.seconds();
     if (sums[2] > 0) {
         communicator_.agree(error);
     }
@@ -239,11 +243,14 @@ std::optional<TrainingRun::StepResult> TrainingRun::step() {
         result.phases.backward += backward;
     }
     gradients_.finish();
+    others = Stopwatch();
     result.loss = communicator_.ordered_sum(sum) * scale;
+    waited_for_others += others.seconds();
     result.norm = optimizer_.norm();
     result.lr = schedule_.rate(progress_.updates + 1);
     result.skipped = !std::isfinite(result.loss) || !std::isfinite(result.norm);
 
+    const Traffic passes = queue_.traffic();
     const Stopwatch optimizer_watch;
     progress_.step += 1;
     progress_.rows += setup_.batch().batch();
@@ -258,7 +265,7 @@ std::optional<TrainingRun::StepResult> TrainingRun::step() {
     }
     result.phases.optimizer = optimizer_watch.seconds();
     const Traffic after = queue_.traffic();
-    const auto waited = [&](Exchange purpose) { return after[purpose].waited - before[purpose].waited; };
+    const auto waited = [&](Exchange purpose) { return passes[purpose].waited - before[purpose].waited; };
     result.phases.gather = waited(Exchange::gather_parameters) + waited(Exchange::publish_parameters);
     result.phases.reduce = waited(Exchange::reduce_gradients);
     result.exchanged = after.all() - before.all();
@@ -267,7 +274,7 @@ std::optional<TrainingRun::StepResult> TrainingRun::step() {
         computing_ = {};  // the first step touches memory for the first time: it counts only where there is no other
     }
     computing_.flops += flops;
-    computing_.seconds += result.seconds - result.phases.data - result.exchanged.waited;
+    computing_.seconds += result.seconds - result.phases.data - result.exchanged.waited - waited_for_others;
     return result;
 }
 
@@ -404,14 +411,17 @@ void TrainingRun::report_exchanges() {
 
 /// What `train estimate` takes to foretell the step of another cluster.
 void TrainingRun::report_rates() {
-    const std::int64_t here = communicator_.local().size;
     std::string text =
         fmt::format("rates for train estimate: --compute-rate {:.3e}", computing_.flops / computing_.seconds);
     const ExchangeTotals all = queue_.traffic().all();
-    if (communicator_.size() > 1 && all.seconds > 0) {
-        const double bytes = static_cast<double>(progress_.step - first_step_) *
-                             static_cast<double>(bytes_of_link(setup_.traffic(), {communicator_.size() / here, here}));
-        text += fmt::format(" --link-rate {:.3e}", bytes / all.seconds);
+    const std::int64_t here = communicator_.local().size;
+    const std::vector<std::string> everywhere = communicator_.all_gather(fmt::format("{}", here));
+    const bool alike = std::ranges::all_of(everywhere, [&](const std::string& one) { return one == everywhere[0]; });
+    if (communicator_.size() > 1 && all.seconds > 0 && alike) {
+        // Evaluation, too, has sent its part: what goes over a link is the plan's share of all that was sent.
+        const double share = static_cast<double>(bytes_of_link(setup_.traffic(), {communicator_.size() / here, here})) /
+                             static_cast<double>(total_bytes(setup_.traffic()));
+        text += fmt::format(" --link-rate {:.3e}", static_cast<double>(all.bytes) * share / all.seconds);
     }
     console_.line(text);
 }
@@ -562,6 +572,7 @@ ExitCode TrainingRun::run() {
     } else {
         console_.line(
             fmt::format("done: {} steps in {}", progress_.step - first_step_, in_time(since_start_.seconds())));
+        settle();
         report_exchanges();
         report_rates();
     }
@@ -620,10 +631,12 @@ ExitCode run_training(const Communicator& communicator, const JobFile& file, con
     } catch (const AgreedError&) {
         try {
             run->settle();
-        } catch (const AgreedError&) {
-            console.line("the exchanges that were under way failed too");  // most likely it is the same error
+        } catch (const std::exception&) {
+            // An exchange that failed is what is thrown already, or came after it.
         }
         throw;
+    } catch (const std::exception& error) {
+        end_all(communicator, error);
     }
 }
 

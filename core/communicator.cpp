@@ -31,10 +31,13 @@ constexpr int kBulkTag = 1;
 /// Counts of MPI-3 are int: larger transfers are described as elements of a larger datatype.
 class Datatype {
   public:
-    /// `count` consecutive elements of `element`.
-    static Datatype contiguous(std::mutex& calls, std::int64_t count, MPI_Datatype element) {
-        return {calls, "MPI_Type_contiguous",
-                [&](MPI_Datatype* type) { return MPI_Type_contiguous(narrow<int>(count), element, type); }};
+    /// So many consecutive bytes. Pieces are multiples of 16 elements: in words of 8 bytes they may have 16 GiB.
+    static Datatype contiguous(std::mutex& calls, std::int64_t bytes) {
+        const bool words = bytes % 8 == 0;
+        return {calls, "MPI_Type_contiguous", [&](MPI_Datatype* type) {
+                    return MPI_Type_contiguous(narrow<int>(words ? bytes / 8 : bytes), words ? MPI_INT64_T : MPI_BYTE,
+                                               type);
+                }};
     }
     /// `count` blocks of `element`, `stride` elements apart.
     static Datatype strided(std::mutex& calls, std::int64_t count, std::int64_t stride, MPI_Datatype element) {
@@ -260,7 +263,7 @@ double Communicator::ordered_sum(double value) const {
 }
 
 void Communicator::all_to_all(const std::byte* send, std::byte* receive, std::int64_t piece_bytes) const {
-    const Datatype piece = Datatype::contiguous(*calls_, piece_bytes, MPI_BYTE);
+    const Datatype piece = Datatype::contiguous(*calls_, piece_bytes);
     Requests requests(*calls_, waiting_);
     // Each rank begins with its next one: not all with the same.
     for (std::int64_t distance = 1; distance < size_; ++distance) {
@@ -288,7 +291,7 @@ void Communicator::all_gather(const std::byte* own, std::byte* all, std::int64_t
 }
 
 void Communicator::all_gather_in_place(std::byte* all, std::int64_t buckets, std::int64_t piece_bytes) const {
-    const Datatype piece = Datatype::contiguous(*calls_, piece_bytes, MPI_BYTE);
+    const Datatype piece = Datatype::contiguous(*calls_, piece_bytes);
     const Datatype column = Datatype::strided(*calls_, buckets, size_, piece.get());
     const int next = static_cast<int>((rank_ + 1) % size_);
     const int previous = static_cast<int>((rank_ + size_ - 1) % size_);
@@ -347,6 +350,10 @@ void Communicator::agree(const std::exception_ptr& error) const {
 }
 
 void Communicator::abort(ExitCode code) const {
+    // Whoever holds the lock will let it go in a moment, or is stuck within MPI: then it does not matter any more.
+    for (int attempt = 0; attempt < 100 && !calls_->try_lock(); ++attempt) {
+        std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    }
     MPI_Abort(comm_, static_cast<int>(code));
     std::abort();  // not reached: MPI_Abort does not return
 }

@@ -36,11 +36,12 @@ class AgreedError : public Error {
     using Error::Error;
 };
 
-/// A duplicate of an MPI communicator, with MPI's errors as exceptions. All members are collective over its ranks
-/// except rank(), size(), local() and abort().
+/// A duplicate of an MPI communicator, with MPI's errors as exceptions. All members that exchange something are
+/// collective over its ranks.
 ///
-/// No call of MPI blocks: each operation is begun and then looked after until it is done. So threads of a process may
+/// No exchange blocks in a call of MPI: it is begun and then looked after until it is done. So threads of a process may
 /// use communicators that were duplicated from each other at the same time, each its own, with MPI_THREAD_SERIALIZED.
+/// Making one does block: only while nothing is under way on the others.
 class Communicator {
   public:
     explicit Communicator(MPI_Comm parent);
@@ -111,7 +112,7 @@ class Communicator {
   private:
     Communicator(MPI_Comm parent, std::shared_ptr<std::mutex> calls);
 
-    std::shared_ptr<std::mutex> calls_;  // held in each call of MPI
+    std::shared_ptr<std::mutex> calls_;  // held in each call of MPI, so that there is one at a time
     MPI_Comm comm_ = MPI_COMM_NULL;
     std::int64_t rank_ = 0;
     std::int64_t size_ = 1;

@@ -149,8 +149,8 @@ std::vector<Key> general_keys() {
          .range = at_least(0)},
         {KEY(communication_data_type), .reader = kTraining,
          .meaning =
-             "Precision in which gradients travel between ranks. Each rank's part is rounded to it once; sums are "
-             "added in fp32. Stage 0 sends the sums on in fp32, so that all stages have the same bits.",
+             "Precision in which gradients travel between ranks. Each rank's part is rounded to it once (stages 2 "
+             "and 3: that of each micro-batch); sums are added in fp32, and stage 0 sends them on in fp32.",
          .choices = {{"fp32"}, {"bf16"}, {"fp16"}}, .available = {"\"fp32\"", "\"bf16\""}},
         {KEY(wall_clock_breakdown), .reader = kTraining,
          .meaning = "true: the time of each phase of a step goes to the console and the metrics."},
@@ -359,7 +359,8 @@ std::vector<Key> zero_keys() {
          .range = from_to(0, 3)},
         {KEY(zero_optimization.overlap_comm), .reader = kZero,
          .meaning =
-             "true: gradients are exchanged and parameters gathered on a thread of their own, beside computation."},
+             "true: gradients are exchanged, parameters gathered, and new ones sent to all on a thread of their own, "
+             "beside computation."},
         {KEY(zero_optimization.reduce_bucket_size), .reader = kZero,
          .meaning =
              "Elements of the buckets in which gradients are exchanged and by which ownership is cut. \"auto\": the "
@@ -480,9 +481,9 @@ std::vector<Key> run_keys() {
          .meaning = "Time after which the run saves and stops with exit code 75; \"auto\": what Slurm has left.",
          .choices = {{"none"}, {"auto"}}, .text = kClock, .available = {"\"none\""}},
         {KEY(limits.hang_seconds), .reader = kBoth,
-         .meaning = "Seconds without any progress after which a job counts as hung: the ranks that are silent or "
-                    "elsewhere than "
-                    "the others are named, exit code 124. Loading, saving and exporting are not watched.",
+         .meaning =
+             "Seconds without any progress after which a job counts as hung: the ranks that are silent or "
+             "elsewhere than the others are named, exit code 124. Loading, saving and exporting are not watched.",
          .range = at_least(1)},
         {KEY(limits.straggler_interval), .reader = kTraining,
          .meaning = "Steps from one report of the slowest rank of each phase to the next. 0: none.",

@@ -16,7 +16,7 @@
 namespace tessera {
 
 /// A bucket is exchanged as soon as its unit is done: all-to-all of its pieces, then a sum in rank order by its owner.
-/// Pieces may travel in bf16: each rank's contribution, the owner's too, is rounded once, and added in f32.
+/// Pieces may travel in bf16: what a rank contributes to an exchange, the owner too, is rounded once and added in f32.
 /// Stages 0 and 1 do so in the last micro-batch of a step, on the sums over all of them. Stages 2 and 3 do so in each
 /// and add the result to the shard; a unit's own buffer lives only while the unit is at work.
 class Gradients : public GradientSink {

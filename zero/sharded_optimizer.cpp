@@ -17,8 +17,7 @@ bool decays(const std::string& name, const std::vector<std::string>& patterns) {
 
 ShardedOptimizer::ShardedOptimizer(const ModelStates& states, const Gradients& gradients, Ops& ops,
                                    const Communicator& communicator, const Options& options)
-    : states_(states),
-      gradients_(gradients),
+    : gradients_(gradients),
       ops_(ops),
       communicator_(communicator),
       options_(options),

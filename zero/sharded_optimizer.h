@@ -47,7 +47,6 @@ class ShardedOptimizer {
         ConstMatrix gradient;
     };
 
-    const ModelStates& states_;
     const Gradients& gradients_;
     Ops& ops_;
     const Communicator& communicator_;

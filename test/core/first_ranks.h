@@ -23,8 +23,8 @@ class FirstRanks {
         }
     }
 
-    /// Does `work` on the first `count` ranks while the others wait. What one throws all throw, so that no rank is left
-    /// waiting.
+    /// Does `work` on the first `count` ranks while the others wait. What one throws between exchanges
+    /// all throw.
     void run(std::int64_t count, const std::function<void(const Communicator&)>& work) const {
         const auto& communicator = communicators_[static_cast<std::size_t>(count - 1)];
         world().agree([&] {

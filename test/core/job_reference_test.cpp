@@ -143,7 +143,8 @@ TEST_CASE("the keys as text name the default and what is accepted, in lines that
     const std::string text = describe_keys("zero_optimization.stage", KeyFormat::text);
     CHECK_THAT(text, Contains("zero_optimization.stage = 1\n"));
     CHECK_THAT(text, Contains("a whole number from 0 to 3 or \"auto\"."));
-    CHECK_THAT(describe_keys("communication_data_type", KeyFormat::text), Contains("; in this version only \"fp32\" or \"bf16\"."));
+    CHECK_THAT(describe_keys("communication_data_type", KeyFormat::text),
+               Contains("; in this version only \"fp32\" or \"bf16\"."));
     std::istringstream lines(describe_keys("", KeyFormat::text));
     for (std::string line; std::getline(lines, line);) {
         CHECK(line.size() <= 100);

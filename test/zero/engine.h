@@ -60,8 +60,12 @@ class Engine {
     Engine& operator=(const Engine&) = delete;
     /// Drained first, as by whoever ends a run in order.
     ~Engine() {
-        if (std::uncaught_exceptions() == 0) {
-            queue.drain(Exchange::publish_parameters);
+        try {
+            if (std::uncaught_exceptions() == 0) {
+                queue.drain(Exchange::publish_parameters);
+            }
+        } catch (const std::exception& error) {
+            FAIL_CHECK("the last exchanges: " << error.what());
         }
         queue.close();
     }

@@ -128,9 +128,12 @@ TEST_CASE("gradients that travel in bf16 give the same bits at every stage, and 
 }
 
 TEST_CASE("with accumulation stages 0 and 1, and stages 2 and 3, give the same bits; the two pairs agree to rounding") {
+    const DType exchange = GENERATE(DType::f32, DType::bf16);
+    CAPTURE(name_of(exchange));
     const Training training{"llama", DType::f32, true, 3};
     const auto run = [&](ZeroStage stage, bool overlap) {
-        return train(training, {.stage = stage, .bucket = 333, .overlap = overlap, .resident = 12});
+        return train(training,
+                     {.stage = stage, .exchange = exchange, .bucket = 333, .overlap = overlap, .resident = 12});
     };
     const Outcome whole = run(0, false);
     CHECK(run(1, true) == whole);
@@ -138,12 +141,13 @@ TEST_CASE("with accumulation stages 0 and 1, and stages 2 and 3, give the same b
     CHECK(run(2, true) == sharded);
     CHECK(run(3, false) == sharded);
     CHECK(run(3, true) == sharded);
+    // Gradients differ by roundings of 2^-24, or of 2^-9 in what travels in bf16; three steps of lr 0.01 with Adam's
+    // division may enlarge them for elements near 0, each of which matters little to the loss.
+    const double allowed = exchange == DType::f32 ? 1e-4 : 2e-2;
     for (std::size_t i = 0; i < whole.losses.size(); ++i) {
-        // Gradients differ by roundings of 2^-24; three steps of lr 0.01 with Adam's division may enlarge them for
-        // elements near 0, each of which matters little to the loss.
-        CHECK(sharded.losses[i] == Approx(whole.losses[i]).epsilon(1e-4));
+        CHECK(sharded.losses[i] == Approx(whole.losses[i]).epsilon(allowed));
     }
     for (std::size_t i = 0; i < whole.norms.size(); ++i) {
-        CHECK(sharded.norms[i] == Approx(whole.norms[i]).epsilon(1e-4));
+        CHECK(sharded.norms[i] == Approx(whole.norms[i]).epsilon(allowed));
     }
 }
