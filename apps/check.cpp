@@ -6,8 +6,8 @@
 #include "apps/console.h"
 #include "apps/job_file.h"
 #include "apps/log_prob_setup.h"
+#include "apps/plan_report.h"
 #include "apps/run_directory.h"
-#include "apps/traffic_report.h"
 #include "apps/training_setup.h"
 #include "io/durable_file.h"
 
@@ -21,15 +21,11 @@ void print(const CheckOptions& options, const Job& job, const Summary& summary, 
            const nlohmann::ordered_json& exchanges, const std::vector<std::string>& unused,
            const std::vector<std::string>& warnings) {
     if (options.json) {
-        nlohmann::ordered_json memory;
-        for (const MemoryUse& use : plan) {
-            memory[use.purpose] = use.bytes;
-        }
         nlohmann::ordered_json words;
         for (const auto& [name, value] : summary) {
             words[name] = value;
         }
-        nlohmann::ordered_json result = {{"job", job_to_toml(job)},    {"summary", words}, {"memory", memory},
+        nlohmann::ordered_json result = {{"job", job_to_toml(job)},    {"summary", words}, {"memory", to_json(plan)},
                                          {"total", total_bytes(plan)}, {"unused", unused}, {"warnings", warnings}};
         if (!exchanges.is_null()) {
             result["exchanges"] = exchanges;

@@ -5,7 +5,7 @@
 #include "apps/commands.h"
 #include "apps/console.h"
 #include "apps/job_file.h"
-#include "apps/traffic_report.h"
+#include "apps/plan_report.h"
 #include "apps/training_plan.h"
 #include "core/flops.h"
 #include "zero/deepspeed_estimate.h"
@@ -215,14 +215,6 @@ void print_plan(Console& console, const DTypePlan& plan, const deepspeed::ModelS
     console.line("");
     console.table(fmt::format("a step of {} ranks, bytes, {}", with_separators(machine.topology.ranks()), plan.dtype),
                   rows);
-}
-
-Json to_json(const MemoryPlan& plan) {
-    Json uses = Json::object();
-    for (const MemoryUse& use : plan) {
-        uses[use.purpose] = use.bytes;
-    }
-    return uses;
 }
 
 Json to_json(const DTypePlan& plan, const Machine& machine) {

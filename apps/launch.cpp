@@ -45,14 +45,12 @@ int launch(const std::function<ExitCode(const Communicator&)>& work) {
     {
         const Communicator world(MPI_COMM_WORLD);
         try {
-            code = work(world);
+            code = together(world, [&] { return work(world); });
         } catch (const AgreedError& error) {
             if (world.rank() == 0) {
                 fmt::print(stderr, "train: error: {}\n", error.what());
             }
             code = error.code();
-        } catch (const std::exception& error) {
-            end_all(world, error);
         }
         std::fflush(stdout);
         if (code != ExitCode::ok && code != ExitCode::stopped_early) {
@@ -64,10 +62,16 @@ int launch(const std::function<ExitCode(const Communicator&)>& work) {
     return static_cast<int>(code);
 }
 
-void end_all(const Communicator& communicator, const std::exception& error) {
-    fmt::print(stderr, "train: error: rank {} on {}: {}\n", communicator.rank(), host_name(), error.what());
-    const auto* own = dynamic_cast<const Error*>(&error);
-    communicator.abort(own != nullptr ? own->code() : ExitCode::internal);
+ExitCode together(const Communicator& communicator, const std::function<ExitCode()>& work) {
+    try {
+        return work();
+    } catch (const AgreedError&) {
+        throw;
+    } catch (const std::exception& error) {
+        fmt::print(stderr, "train: error: rank {} on {}: {}\n", communicator.rank(), host_name(), error.what());
+        const auto* own = dynamic_cast<const Error*>(&error);
+        communicator.abort(own != nullptr ? own->code() : ExitCode::internal);
+    }
 }
 
 JobFile agree_on_job(const Communicator& communicator, const std::string& path,

@@ -15,9 +15,9 @@ namespace tessera {
 /// code.
 [[nodiscard]] int launch(const std::function<ExitCode(const Communicator&)>& work);
 
-/// Prints an error that this rank alone has, and ends all processes; while what others read of its memory is still
-/// there.
-[[noreturn]] void end_all(const Communicator& communicator, const std::exception& error);
+/// Runs `work`. An error that this rank alone has (no AgreedError) is printed with rank and host and ends all processes
+/// here: while the memory is still there that other ranks may be reading.
+[[nodiscard]] ExitCode together(const Communicator& communicator, const std::function<ExitCode()>& work);
 
 /// Rank 0 reads and validates the job file, resolves what can be resolved before data and model are seen, and every
 /// rank gets the same job. A rank that was started with another program or command line is named: Error(disagree).

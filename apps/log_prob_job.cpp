@@ -388,13 +388,7 @@ ExitCode run_log_prob(const Communicator& communicator, const JobFile& file, con
         run = std::make_unique<LogProbRun>(communicator, *setup, console, signals, progress);
         run->load();
     });
-    try {
-        return run->run(path, attributes);
-    } catch (const AgreedError&) {
-        throw;
-    } catch (const std::exception& error) {
-        end_all(communicator, error);
-    }
+    return together(communicator, [&] { return run->run(path, attributes); });
 }
 
 }  // namespace tessera

@@ -623,21 +623,21 @@ ExitCode run_training(const Communicator& communicator, const JobFile& file, con
         }
         run = std::make_unique<TrainingRun>(communicator, *setup, directory, console, signals, life);
     });
-    try {
-        run->load(checkpoint.get());
-        const ExitCode code = run->run();
-        run->settle();
-        return code;
-    } catch (const AgreedError&) {
+    return together(communicator, [&] {
         try {
+            run->load(checkpoint.get());
+            const ExitCode code = run->run();
             run->settle();
-        } catch (const std::exception&) {
-            // An exchange that failed is what is thrown already, or came after it.
+            return code;
+        } catch (const AgreedError&) {
+            try {
+                run->settle();
+            } catch (const std::exception&) {
+                // An exchange that failed is what is thrown already, or came after it.
+            }
+            throw;
         }
-        throw;
-    } catch (const std::exception& error) {
-        end_all(communicator, error);
-    }
+    });
 }
 
 }  // namespace tessera

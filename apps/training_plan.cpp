@@ -16,6 +16,9 @@ Gradients::Options gradient_options(const Job& job) {
 namespace {
 
 TrafficPlan plan_traffic(const Job& job, const TrainingPlan& plan, DType storage) {
+    if (plan.partition.ranks() == 1) {
+        return {};  // nothing goes to others
+    }
     const std::int64_t micro_batches = *job.gradient_accumulation_steps;
     const std::int64_t call_elements = *job.zero_optimization.allgather_bucket_size;
     const ZeroStage stage = *job.zero_optimization.stage;

@@ -6,7 +6,7 @@
 #include <array>
 
 #include "apps/console.h"
-#include "apps/traffic_report.h"
+#include "apps/plan_report.h"
 
 namespace tessera {
 namespace {

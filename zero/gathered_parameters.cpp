@@ -13,6 +13,9 @@ Matrix block(DType storage, const GatheredParameters::Plans& plans, Carver& carv
 /// The calls that publish what is resident. Its buckets lie one after another.
 std::vector<BucketRun> calls_of_residents(const Partition& partition, std::int64_t call_elements) {
     std::vector<BucketRun> runs;
+    if (partition.ranks() == 1) {
+        return runs;
+    }
     std::int64_t offset = 0;
     for (const Bucket& bucket : partition.buckets()) {
         if (bucket.resident) {
@@ -27,8 +30,8 @@ std::vector<BucketRun> calls_of_residents(const Partition& partition, std::int64
 
 GatheredParameters::GatheredParameters(const ModelStates& states, CommunicationQueue& queue, Ops& ops, Plans plans,
                                        std::int64_t call_elements, Carver& carver)
-    : states_(states),
-      queue_(queue),
+    : PublishedParameters(queue),
+      states_(states),
       ops_(ops),
       plans_(std::move(plans)),
       block_(block(states.options().storage, plans_, carver)),
@@ -55,15 +58,10 @@ MemoryPlan GatheredParameters::plan(DType storage, const Plans& plans) {
 TrafficPlan GatheredParameters::traffic(const Partition& partition, DType storage, const GatherPlan& plan,
                                         std::int64_t call_elements) {
     TrafficPlan traffic;
-    const std::int64_t others = partition.ranks() - 1;
-    if (others == 0) {
-        return traffic;
-    }
     const auto runs = gathered_runs(partition, call_elements);
     for (const UnitGather& gather : plan.gathers) {
         for (const BucketRun& run : runs[static_cast<std::size_t>(gather.unit)]) {
-            add(traffic,
-                {Exchange::gather_parameters, gather.unit, 1, others * run.buckets * run.piece * size_of(storage)});
+            add_call(traffic, Exchange::gather_parameters, gather.unit, run, partition.ranks(), storage);
         }
     }
     return traffic;
@@ -71,11 +69,8 @@ TrafficPlan GatheredParameters::traffic(const Partition& partition, DType storag
 
 TrafficPlan GatheredParameters::publication(const Partition& partition, DType storage, std::int64_t call_elements) {
     TrafficPlan plan;
-    const std::int64_t others = partition.ranks() - 1;
-    if (others > 0) {
-        for (const BucketRun& run : calls_of_residents(partition, call_elements)) {
-            add(plan, {Exchange::publish_parameters, -1, 1, others * run.buckets * run.piece * size_of(storage)});
-        }
+    for (const BucketRun& run : calls_of_residents(partition, call_elements)) {
+        add_call(plan, Exchange::publish_parameters, -1, run, partition.ranks(), storage);
     }
     return plan;
 }
@@ -84,20 +79,13 @@ void GatheredParameters::publish() {
     for (const auto& [to, from] : own_resident_) {
         ops_.copy(to, from);
     }
-    const std::int64_t others = queue_.communicator().size() - 1;
-    const Matrix resident = states_.resident();
     for (const BucketRun& run : published_) {
-        if (others > 0) {
-            const std::int64_t piece = run.piece * size_of(resident.dtype);
-            publication_ = queue_.submit({Exchange::publish_parameters, -1, others * run.buckets * piece},
-                                         [this, data = resident.col_range(run.offset, 0).data, buckets = run.buckets,
-                                          piece] { queue_.communicator().all_gather_in_place(data, buckets, piece); });
-        }
+        publication_ = publish_run(-1, run, states_.resident().col_range(run.offset, 0));
     }
 }
 
 void GatheredParameters::start(Pass last) {
-    queue_.wait(publication_, Exchange::publish_parameters);
+    queue().wait(publication_, Exchange::publish_parameters);
     current_ = last == Pass::forward ? &plans_.forward : &plans_.training;
     next_use_ = 0;
     next_gather_ = 0;
@@ -131,7 +119,7 @@ ParameterSource::Token GatheredParameters::acquire(std::int64_t unit, Pass /*pas
         return {this, unit, resident.data, dtype};
     }
     const UnitGather& gather = current_->gathers[static_cast<std::size_t>(own)];
-    queue_.wait(tickets_[static_cast<std::size_t>(own)], Exchange::gather_parameters);
+    queue().wait(tickets_[static_cast<std::size_t>(own)], Exchange::gather_parameters);
     if (gather.needed == use) {
         // Small parameters that never left, put behind those that came, so that the unit is one range.
         std::memcpy(place(gather) + description.resident_from * size_of(dtype), resident.data,
@@ -149,17 +137,16 @@ std::byte* GatheredParameters::place(const UnitGather& gather) const {
 
 void GatheredParameters::issue(std::size_t index) {
     const UnitGather& gather = current_->gathers[index];
-    const Communicator& communicator = queue_.communicator();
+    const Communicator& communicator = queue().communicator();
     const std::int64_t element = size_of(states_.options().storage);
     for (const BucketRun& run : runs_[static_cast<std::size_t>(gather.unit)]) {
-        const std::int64_t piece = run.piece * element;
         const std::byte* own = states_.parameters().values.col_range(run.shard, 0).data;
         std::byte* all = place(gather) + run.offset * element;
         tickets_[index] =
-            queue_.submit({Exchange::gather_parameters, gather.unit, (communicator.size() - 1) * run.buckets * piece},
-                          [&communicator, own, all, buckets = run.buckets, piece] {
-                              communicator.all_gather(own, all, buckets, piece);
-                          });
+            queue().submit({Exchange::gather_parameters, gather.unit, sent_bytes(run, states_.options().storage)},
+                           [&communicator, own, all, buckets = run.buckets, piece = run.piece * element] {
+                               communicator.all_gather(own, all, buckets, piece);
+                           });
     }
 }
 

@@ -5,7 +5,6 @@
 
 #include "core/memory.h"
 #include "kernels/ops.h"
-#include "zero/communication_queue.h"
 #include "zero/gather_plan.h"
 #include "zero/model_states.h"
 #include "zero/published_parameters.h"
@@ -45,7 +44,6 @@ class GatheredParameters : public PublishedParameters {
     [[nodiscard]] std::byte* place(const UnitGather& gather) const;
 
     const ModelStates& states_;
-    CommunicationQueue& queue_;
     Ops& ops_;
     Plans plans_;
     Matrix block_;

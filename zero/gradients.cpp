@@ -64,12 +64,8 @@ MemoryPlan Gradients::plan(const Partition& partition, const std::vector<UnitUse
 
 TrafficPlan Gradients::traffic(const Partition& partition, const Options& options) {
     TrafficPlan plan;
-    const std::int64_t others = partition.ranks() - 1;
-    if (others == 0) {
-        return plan;
-    }
     for (const Bucket& bucket : partition.buckets()) {
-        const std::int64_t elements = others * bucket.piece;
+        const std::int64_t elements = (partition.ranks() - 1) * bucket.piece;
         add(plan, {Exchange::reduce_gradients, bucket.unit, 1, elements * size_of(options.exchange)});
         if (options.stage == 0) {
             add(plan, {Exchange::gather_gradients, bucket.unit, 1, elements * size_of(DType::f32)});

@@ -12,16 +12,11 @@ std::vector<std::vector<BucketRun>> calls_of_units(const Partition& partition, Z
     return gathered_runs(partition, call_elements);
 }
 
-/// What the others receive.
-std::int64_t sent_bytes(const BucketRun& run, std::int64_t ranks, DType storage) {
-    return (ranks - 1) * run.buckets * run.piece * size_of(storage);
-}
-
 }  // namespace
 
 ResidentParameters::ResidentParameters(const ModelStates& states, CommunicationQueue& queue, std::int64_t call_elements)
-    : states_(states),
-      queue_(queue),
+    : PublishedParameters(queue),
+      states_(states),
       runs_(calls_of_units(states.partition(), states.options().stage, call_elements)),
       tickets_(runs_.size(), 0) {}
 
@@ -31,8 +26,8 @@ TrafficPlan ResidentParameters::publication(const Partition& partition, ZeroStag
     const auto runs = calls_of_units(partition, stage, call_elements);
     for (std::size_t unit = 0; unit < runs.size(); ++unit) {
         for (const BucketRun& run : runs[unit]) {
-            add(plan, {Exchange::publish_parameters, static_cast<std::int64_t>(unit), 1,
-                       sent_bytes(run, partition.ranks(), storage)});
+            add_call(plan, Exchange::publish_parameters, static_cast<std::int64_t>(unit), run, partition.ranks(),
+                     storage);
         }
     }
     return plan;
@@ -43,19 +38,13 @@ void ResidentParameters::publish() {
     for (std::size_t index = 0; index < runs_.size(); ++index) {
         const auto unit = static_cast<std::int64_t>(index);
         for (const BucketRun& run : runs_[index]) {
-            std::byte* data = values.col_range(states_.partition().flat(unit) + run.offset, 0).data;
-            const std::int64_t bytes = sent_bytes(run, states_.partition().ranks(), values.dtype);
-            tickets_[index] =
-                queue_.submit({Exchange::publish_parameters, unit, bytes},
-                              [this, data, buckets = run.buckets, piece = run.piece * size_of(values.dtype)] {
-                                  queue_.communicator().all_gather_in_place(data, buckets, piece);
-                              });
+            tickets_[index] = publish_run(unit, run, values.col_range(states_.partition().flat(unit) + run.offset, 0));
         }
     }
 }
 
 ParameterSource::Token ResidentParameters::acquire(std::int64_t unit, Pass /*pass*/) {
-    queue_.wait(tickets_[static_cast<std::size_t>(unit)], Exchange::publish_parameters);
+    queue().wait(tickets_[static_cast<std::size_t>(unit)], Exchange::publish_parameters);
     const Matrix values = states_.parameters().values;
     return {this, unit, values.col_range(states_.partition().flat(unit), 0).data, values.dtype};
 }

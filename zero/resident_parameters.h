@@ -3,7 +3,6 @@
 
 #include <vector>
 
-#include "zero/communication_queue.h"
 #include "zero/model_states.h"
 #include "zero/published_parameters.h"
 
@@ -26,7 +25,6 @@ class ResidentParameters : public PublishedParameters {
 
   private:
     const ModelStates& states_;
-    CommunicationQueue& queue_;
     std::vector<std::vector<BucketRun>> runs_;         // by unit, with offsets in it
     std::vector<CommunicationQueue::Ticket> tickets_;  // of the newest publication, by unit
 };

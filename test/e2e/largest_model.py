@@ -20,15 +20,15 @@ import tempfile
 
 import memory
 from launch import environment, last_lines, overrides
+from make_case import plain_config
 
-CONFIG = {
-    "architectures": ["LlamaForCausalLM"], "model_type": "llama", "vocab_size": 4096, "hidden_size": 256,
-    "intermediate_size": 768, "num_attention_heads": 4, "num_key_value_heads": 4, "head_dim": 64, "hidden_act": "silu",
-    "initializer_range": 0.02, "max_position_embeddings": 128, "rms_norm_eps": 1e-6, "rope_theta": 10000.0,
-    "tie_word_embeddings": True,
-}
+WIDTH = 256
 SEQUENCE_LENGTH = 128
 TOO_MANY = 4096  # layers that are never tried
+
+
+def config_of(layers):
+    return plain_config(4096, WIDTH, 3 * WIDTH, layers, heads=4, kv_heads=4, positions=128, tied=True)
 
 
 def number(text):
@@ -46,7 +46,7 @@ class Search:
         self.runs = {}
 
     def prepare(self, layers):
-        memory.prepare(self.directory, CONFIG | {"num_hidden_layers": layers}, self.ranks, SEQUENCE_LENGTH)
+        memory.prepare(self.directory, config_of(layers), self.ranks, SEQUENCE_LENGTH)
 
     def run(self, layers):
         """Really runs a job of so many layers, once."""
@@ -102,7 +102,7 @@ def main():
     parser.add_argument("--stages", nargs="+", type=int, default=[0, 1, 2, 3], choices=[0, 1, 2, 3])
     options = parser.parse_args()
     print(f"{options.ranks} ranks, {options.memory_mib} MiB each, {'bf16' if options.bf16 else 'f32'}, llama of width "
-          f"{CONFIG['hidden_size']}, rows of {SEQUENCE_LENGTH} tokens, one a micro-batch\n")
+          f"{WIDTH}, rows of {SEQUENCE_LENGTH} tokens, one a micro-batch\n")
     print("| checkpointing | stage | layers | parameters | times those of the first stage | planned for a rank | most that a rank took "
           "| a layer more: bytes too many |")
     print("| --- | --- | --- | --- | --- | --- | --- | --- |", flush=True)

@@ -72,6 +72,27 @@ def random_config(family, rng, **changed):
     return config | changed
 
 
+def plain_config(vocabulary, hidden, intermediate, layers, heads, kv_heads, positions, tied=False):
+    """A Llama without anything special, where the size is all that matters."""
+    return {
+        "architectures": ["LlamaForCausalLM"],
+        "model_type": "llama",
+        "vocab_size": vocabulary,
+        "hidden_size": hidden,
+        "intermediate_size": intermediate,
+        "num_hidden_layers": layers,
+        "num_attention_heads": heads,
+        "num_key_value_heads": kv_heads,
+        "head_dim": hidden // heads,
+        "hidden_act": "silu",
+        "initializer_range": 0.02,
+        "max_position_embeddings": positions,
+        "rms_norm_eps": 1e-6,
+        "rope_theta": 10000.0,
+        "tie_word_embeddings": tied,
+    }
+
+
 def tensor_shapes(config):
     """Hugging Face name -> shape, in the order of the model."""
     family, hidden, inner = config["model_type"], config["hidden_size"], config["intermediate_size"]
@@ -192,6 +213,27 @@ def write_job(path, settings):
         text += (f"\n[{table}]\n" if table else "") + "\n".join(tables[table]) + "\n"
     with open(path, "w", encoding="utf-8") as file:
         file.write(text)
+
+
+def write_plain_job(directory, config, tokens, sequence_length, **settings):
+    """model/config.json, tokens.h5 with one document of `tokens` and job.toml, a short training in `directory` that
+    leaves nothing but checkpoints and metrics. `settings`: further keys, with __ for a point."""
+    os.makedirs(os.path.join(directory, "model"), exist_ok=True)
+    write_json(os.path.join(directory, "model", "config.json"), config)
+    write_tokens(os.path.join(directory, "tokens.h5"), [tokens], config["vocab_size"])
+    job = {
+        "job_type": "training",
+        "model_name": "model",
+        "output_dir": "out",
+        "checkpoint.export_hf": False,
+        "checkpoint.save_minutes": 0,
+        "data.train": ["tokens.h5"],
+        "data.sequence_length": sequence_length,
+        "data.packing": "concat",
+        "training.max_steps": 2,
+        "training.optimizer.lr": 1e-3,
+    }
+    write_job(os.path.join(directory, "job.toml"), job | {k.replace("__", "."): v for k, v in settings.items()})
 
 
 def make_case(directory, family, rng, documents=40, longest=60, **changed):

@@ -9,27 +9,9 @@ import time
 import numpy as np
 
 from launch import environment, mpirun, overrides
-from make_case import write_json, write_tokens
+from make_case import write_plain_job
 
 REFUSED = 70  # the exit code of memory that is not to be had
-JOB = """\
-job_type = "training"
-model_name = "model"
-output_dir = "out"
-train_batch_size = {ranks}
-train_micro_batch_size_per_gpu = 1
-[checkpoint]
-export_hf = false
-save_minutes = 0
-[data]
-train = ["tokens.h5"]
-sequence_length = {sequence_length}
-packing = "concat"
-[training]
-max_steps = 2
-[training.optimizer]
-lr = 1e-3
-"""
 
 
 @dataclasses.dataclass
@@ -75,12 +57,8 @@ def processes_of(program, directory):
 
 def prepare(directory, config, ranks, sequence_length):
     """A job of two steps in `directory`, whose model has its configuration alone."""
-    os.makedirs(os.path.join(directory, "model"), exist_ok=True)
-    write_json(os.path.join(directory, "model", "config.json"), config)
     tokens = np.random.default_rng(1).integers(0, config["vocab_size"], 4 * ranks * sequence_length)
-    write_tokens(os.path.join(directory, "tokens.h5"), [tokens], config["vocab_size"])
-    with open(os.path.join(directory, "job.toml"), "w", encoding="utf-8") as file:
-        file.write(JOB.format(ranks=ranks, sequence_length=sequence_length))
+    write_plain_job(directory, config, tokens, sequence_length, train_batch_size=ranks, train_micro_batch_size_per_gpu=1)
 
 
 def limited(command, limit):

@@ -23,15 +23,10 @@ import numpy as np
 
 import memory
 from launch import environment, last_lines, overrides
-from make_case import tensor_shapes, write_safetensors
+from make_case import plain_config, tensor_shapes, write_safetensors
 from report import Report
 
-CONFIG = {
-    "architectures": ["LlamaForCausalLM"], "model_type": "llama", "vocab_size": 16000, "hidden_size": 768,
-    "intermediate_size": 2048, "num_hidden_layers": 13, "num_attention_heads": 12, "num_key_value_heads": 4,
-    "head_dim": 64, "hidden_act": "silu", "initializer_range": 0.02, "max_position_embeddings": 128,
-    "rms_norm_eps": 1e-6, "rope_theta": 10000.0, "tie_word_embeddings": False,
-}
+CONFIG = plain_config(vocabulary=16000, hidden=768, intermediate=2048, layers=13, heads=12, kv_heads=4, positions=128)
 PARAMETERS = 106_385_664
 # What every rank reads of itself when it decides whether a job fits is less than the limit; stage 3 needs 730 MB of it.
 LIMIT = 1 << 30

@@ -2,6 +2,15 @@
 
 import sys
 
+SKIPPED = 77  # what ctest takes for skipped
+
+
+def skip_without(missing):
+    """Ends a test that cannot be done here: `missing` says why not, or is None."""
+    if missing:
+        print(f"skipped: {missing}")
+        sys.exit(SKIPPED)
+
 
 class Report:
     """Counts what is reported: what is wrong, or None."""

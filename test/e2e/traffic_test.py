@@ -19,37 +19,11 @@ import tempfile
 import numpy as np
 
 from launch import environment, last_lines, mpirun, overrides, run
-from make_case import tensor_shapes, write_json, write_tokens
+from make_case import plain_config, tensor_shapes, write_plain_job
 from report import Report
 
 STEPS = 2
-CONFIG = {
-    "architectures": ["LlamaForCausalLM"], "model_type": "llama", "vocab_size": 300, "hidden_size": 48,
-    "intermediate_size": 112, "num_hidden_layers": 3, "num_attention_heads": 4, "num_key_value_heads": 2,
-    "head_dim": 12, "hidden_act": "silu", "initializer_range": 0.02, "max_position_embeddings": 64,
-    "rms_norm_eps": 1e-6, "rope_theta": 10000.0, "tie_word_embeddings": False,
-}
-JOB = f"""\
-job_type = "training"
-model_name = "model"
-output_dir = "out"
-[model]
-init = "random"
-[checkpoint]
-export_hf = false
-resume = "never"
-save_minutes = 0
-[data]
-train = ["tokens.h5"]
-sequence_length = 16
-packing = "concat"
-[training]
-max_steps = {STEPS}
-[training.optimizer]
-lr = 1e-3
-[logging]
-interval = 1
-"""
+CONFIG = plain_config(vocabulary=300, hidden=48, intermediate=112, layers=3, heads=4, kv_heads=2, positions=64)
 
 
 class Test(Report):
@@ -163,12 +137,9 @@ def main():
     parser.add_argument("--counter", required=True)
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="traffic-") as directory:
-        os.mkdir(os.path.join(directory, "model"))
-        write_json(os.path.join(directory, "model", "config.json"), CONFIG)
         tokens = np.random.default_rng(1).integers(0, CONFIG["vocab_size"], 2000)
-        write_tokens(os.path.join(directory, "tokens.h5"), [tokens], CONFIG["vocab_size"])
-        with open(os.path.join(directory, "job.toml"), "w", encoding="utf-8") as file:
-            file.write(JOB)
+        write_plain_job(directory, CONFIG, tokens, 16, model__init="random", checkpoint__resume="never",
+                        training__max_steps=STEPS, logging__interval=1)
         test = Test(arguments.train, arguments.counter, directory)
         for ranks, stage in itertools.product((1, 2, 3, 4, 8), range(4)):
             # Every value of each setting at every stage and number of ranks, not every combination of them.

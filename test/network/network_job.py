@@ -5,55 +5,16 @@ import os
 
 import numpy as np
 
-from make_case import random_documents, tensor_shapes, write_job, write_json, write_tokens
+from make_case import plain_config, tensor_shapes, write_plain_job
 
 VOCABULARY = 512
 
 
 def write_network_job(directory, hidden, layers, batch, sequence):
     """model/, tokens.h5 and job.toml, which runs in `directory`. Returns the number of parameters."""
-    config = {
-        "architectures": ["LlamaForCausalLM"],
-        "model_type": "llama",
-        "vocab_size": VOCABULARY,
-        "hidden_size": hidden,
-        "intermediate_size": 3 * hidden,
-        "num_hidden_layers": layers,
-        "num_attention_heads": hidden // 64,
-        "num_key_value_heads": hidden // 64,
-        "head_dim": 64,
-        "hidden_act": "silu",
-        "initializer_range": 0.02,
-        "max_position_embeddings": sequence,
-        "rms_norm_eps": 1e-6,
-        "rope_theta": 10000.0,
-        "tie_word_embeddings": False,
-    }
-    os.makedirs(os.path.join(directory, "model"))
-    write_json(os.path.join(directory, "model", "config.json"), config)
-    documents = random_documents(VOCABULARY, np.random.default_rng(1), 200, 400)
-    write_tokens(os.path.join(directory, "tokens.h5"), documents, VOCABULARY)
-    write_job(
-        os.path.join(directory, "job.toml"),
-        {
-            "job_type": "training",
-            "model_name": "model",
-            "output_dir": "out",
-            "device": "cpu",
-            "train_batch_size": batch,
-            "bf16.enabled": False,
-            "model.init": "random",
-            "checkpoint.export_hf": False,
-            "checkpoint.save_interval": 0,
-            "checkpoint.save_minutes": 0,
-            "data.train": ["tokens.h5"],
-            "data.sequence_length": sequence,
-            "data.packing": "concat",
-            "logging.interval": 1,
-            "training.max_steps": 4,
-            "training.optimizer.lr": 1e-3,
-        },
-    )
+    config = plain_config(VOCABULARY, hidden, 3 * hidden, layers, hidden // 64, hidden // 64, sequence)
+    tokens = np.random.default_rng(1).integers(0, VOCABULARY, 40_000)
+    write_plain_job(directory, config, tokens, sequence, train_batch_size=batch, model__init="random", logging__interval=1)
     return sum(int(np.prod(shape)) for shape in tensor_shapes(config).values())
 
 

@@ -20,8 +20,8 @@ sys.path.insert(0, os.path.join(HERE, "..", "e2e"))
 
 from launch import last_lines, overrides  # noqa: E402
 from network_job import read_metrics, write_network_job  # noqa: E402
-from report import Report  # noqa: E402
-from two_hosts import HEADERS, NAMES, SKIPPED, TwoHosts, end_on_signals, missing  # noqa: E402
+from report import Report, skip_without  # noqa: E402
+from two_hosts import HEADERS, NAMES, TwoHosts, end_on_signals, missing  # noqa: E402
 
 STEPS = 4
 SEGMENT = 1448  # bytes of data in a packet of 1500
@@ -119,10 +119,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--train", required=True)
     options = parser.parse_args()
-    why = missing()
-    if why:
-        print(f"skipped: {why}")
-        sys.exit(SKIPPED)
+    skip_without(missing())
     end_on_signals()
     with TwoHosts(RATE) as hosts:
         parameters = write_network_job(hosts.directory, hidden=256, layers=5, batch=8, sequence=32)

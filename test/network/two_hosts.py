@@ -26,7 +26,6 @@ sys.path.insert(0, os.path.join(HERE, "..", "e2e"))
 
 import launch  # noqa: E402
 
-SKIPPED = 77  # what ctest takes for skipped
 NAMES = ("host-a", "host-b")
 DEVICE = "net0"  # on either host
 # What the counters see of a packet besides its data: Ethernet, IP, and TCP with its time stamps. The packets are those of

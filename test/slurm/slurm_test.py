@@ -23,12 +23,11 @@ import numpy as np  # noqa: E402
 
 from launch import environment, last_lines, overrides  # noqa: E402
 from make_case import random_documents, write_tokens  # noqa: E402
-from report import Report  # noqa: E402
+from report import Report, skip_without  # noqa: E402
 from restart import difference, log_probs, make_job, outcome, recorded_steps, written  # noqa: E402
 from two_nodes import TwoNodes, missing, wait_until  # noqa: E402
 
 SCRIPTS = os.path.join(HERE, "..", "..", "scripts", "slurm")
-SKIPPED = 77
 NO_END = 1000000
 TRAINING = {
     "zero_optimization.stage": 3,
@@ -168,10 +167,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--train", required=True)
     options = parser.parse_args()
-    why = missing()
-    if why:
-        print(f"skipped: {why}")
-        sys.exit(SKIPPED)
+    skip_without(missing())
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # what is started is ended then too
     report = Report()
     with TwoNodes() as slurm:

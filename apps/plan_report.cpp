@@ -1,4 +1,4 @@
-#include "apps/traffic_report.h"
+#include "apps/plan_report.h"
 
 #include <nlohmann/json.hpp>
 
@@ -16,6 +16,14 @@ std::string in_words(const TrafficPlan& plan) {
         }
     }
     return words.empty() ? "nothing" : words;
+}
+
+nlohmann::ordered_json to_json(const MemoryPlan& plan) {
+    auto uses = nlohmann::ordered_json::object();
+    for (const MemoryUse& use : plan) {
+        uses[use.purpose] = use.bytes;
+    }
+    return uses;
 }
 
 nlohmann::ordered_json to_json(const TrafficPlan& plan, const std::vector<Unit>& units) {
