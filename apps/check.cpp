@@ -6,6 +6,7 @@
 #include "apps/console.h"
 #include "apps/job_file.h"
 #include "apps/log_prob_setup.h"
+#include "apps/open_device.h"
 #include "apps/plan_report.h"
 #include "apps/run_directory.h"
 #include "apps/training_setup.h"
@@ -45,10 +46,10 @@ void print(const CheckOptions& options, const Job& job, const Summary& summary, 
 }
 
 /// What a rank may take on the machine that the options describe, or else on this one.
-FreeMemory described_memory(const CheckOptions& options) {
+FreeMemory described_memory(const CheckOptions& options, const Device& device) {
     const std::int64_t ranks_on_node = ceil_div(options.ranks, options.nodes);
-    if (options.host_memory == 0) {
-        return free_memory(ranks_on_node);
+    if (options.host_memory == 0 || device.free_bytes()) {
+        return free_memory_of(device, ranks_on_node);
     }
     const std::int64_t bytes = narrow<std::int64_t>(options.host_memory) / ranks_on_node;
     return {bytes, fmt::format("--host-memory, shared by {} ranks a node", ranks_on_node)};
@@ -57,12 +58,13 @@ FreeMemory described_memory(const CheckOptions& options) {
 }  // namespace
 
 void command_check(const CheckOptions& options) {
-    const FreeMemory free = described_memory(options);
     JobFile file = read_job(options.config, options.overrides);
+    const OpenedDevice opened = open_device(file.job.device, 0);
+    const FreeMemory free = described_memory(options, *opened.device);
     check_can_make_directories(file.job.output_dir);
     if (file.job.job_type == "training") {
         resolve_batch(file.job, options.ranks);
-        TrainingSetup setup(file.job, options.ranks, true, free);
+        TrainingSetup setup(file.job, *opened.device, options.ranks, true, free);
         setup.train().data->check_all();
         if (setup.eval()) {
             setup.eval()->data->check_all();
@@ -79,7 +81,7 @@ void command_check(const CheckOptions& options) {
         print(options, setup.job(), summary, setup.plan(), to_json(setup.traffic(), setup.units()), file.unused,
               warnings);
     } else {
-        LogProbSetup setup(file.job, options.ranks, true, free);
+        LogProbSetup setup(file.job, *opened.device, options.ranks, true, free);
         setup.data().check_all();
         print(options, setup.job(), setup.summary(), setup.plan(), nullptr, file.unused, setup.warnings());
     }

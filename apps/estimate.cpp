@@ -8,6 +8,7 @@
 #include "apps/plan_report.h"
 #include "apps/training_plan.h"
 #include "core/flops.h"
+#include "kernels/cpu/cpu_device.h"
 #include "zero/deepspeed_estimate.h"
 #include "zero/link_traffic.h"
 
@@ -121,8 +122,9 @@ StagePlan plan_stage(Job job, const ModelSetup& model, std::int64_t ranks) {
 
 DTypePlan plan_dtype(Job job, bool bf16, std::int64_t ranks) {
     job.bf16.enabled = bf16;
-    job = resolve_device(std::move(job));
-    const ModelSetup model = open_model(job, false);
+    const std::unique_ptr<Device> device = make_cpu_device();
+    job = resolve_device(std::move(job), *device);
+    const ModelSetup model = open_model(job, *device, false);
     DTypePlan plan{bf16 ? "bf16" : "f32", {}};
     for (std::int64_t stage = 0; stage < kStages; ++stage) {
         job.zero_optimization.stage = stage;

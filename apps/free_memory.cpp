@@ -94,8 +94,7 @@ FreeMemory free_memory(std::int64_t ranks, const std::string& root) {
     return least;
 }
 
-FreeMemory least_free_memory(const Communicator& communicator) {
-    const FreeMemory own = free_memory(communicator.local().size);
+FreeMemory least_of_all(const FreeMemory& own, const Communicator& communicator) {
     FreeMemory least = own;
     for (const std::string& text : communicator.all_gather(fmt::format("{} {}", own.bytes, own.source))) {
         const std::int64_t bytes = std::stoll(text);

@@ -23,7 +23,7 @@ struct FreeMemory {
 /// limits (ulimit -v, -d). `root`: where /proc and /sys are; another place for tests.
 [[nodiscard]] FreeMemory free_memory(std::int64_t ranks, const std::string& root = "");
 
-/// The least of all ranks; collective.
-[[nodiscard]] FreeMemory least_free_memory(const Communicator& communicator);
+/// The least of what the ranks have; collective.
+[[nodiscard]] FreeMemory least_of_all(const FreeMemory& own, const Communicator& communicator);
 
 }  // namespace tessera

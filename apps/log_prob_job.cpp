@@ -13,6 +13,7 @@
 #include "apps/hang_watch.h"
 #include "apps/launch.h"
 #include "apps/log_prob_setup.h"
+#include "apps/open_device.h"
 #include "apps/run_directory.h"
 #include "core/base/stopwatch.h"
 #include "core/transformer.h"
@@ -60,7 +61,7 @@ class LogProbRun {
     ~LogProbRun() { queue_.close(); }
     void load() {
         const Progress::Pause pause(progress_);
-        states_.load(initial_parameters(setup_.job(), setup_.model()));
+        states_.load(initial_parameters(setup_.job(), setup_.model()), setup_.ops());
     }
     [[nodiscard]] ExitCode run(const std::string& path, const LogProbAttributes& attributes);
 
@@ -108,9 +109,9 @@ LogProbRun::LogProbRun(const Communicator& communicator, LogProbSetup& setup, Co
       signals_(signals),
       progress_(progress),
       entropy_(setup.job().log_prob.entropy),
-      memory_(total_bytes(setup.plan()) + kMemoryAlignment),
-      queue_(communicator, progress_, setup.job().zero_optimization.overlap_comm && communicator.size() > 1,
-             kCheckExchanges),
+      memory_(setup.device(), total_bytes(setup.plan()) + kMemoryAlignment),
+      queue_(communicator, setup.device(), progress_,
+             setup.job().zero_optimization.overlap_comm && communicator.size() > 1, kCheckExchanges),
       states_(setup.model().units, setup.partition(), setup.states_options(communicator.rank()), memory_.carver()),
       parameters_(make_parameter_source(states_, queue_, setup.ops(), setup.gather_plans(),
                                         *setup.job().zero_optimization.allgather_bucket_size, memory_.carver())),
@@ -339,10 +340,16 @@ bool is_finished(const std::string& path, const LogProbAttributes& attributes, c
 ExitCode run_log_prob(const Communicator& communicator, const JobFile& file, const StopSignals& signals) {
     Console console(communicator.rank() == 0);
     const Cores cores = take_cores(communicator.local());
-    const FreeMemory free = least_free_memory(communicator);
+    const OpenedDevice opened = open_devices(file.job.device, communicator);
+    const FreeMemory free = least_free_memory(*opened.device, communicator);
     std::unique_ptr<LogProbSetup> setup;
-    communicator.agree(
-        [&] { setup = std::make_unique<LogProbSetup>(file.job, communicator.size(), communicator.rank() == 0, free); });
+    communicator.agree([&] {
+        setup = std::make_unique<LogProbSetup>(file.job, *opened.device, communicator.size(), communicator.rank() == 0,
+                                               free);
+    });
+    if (!opened.warning.empty()) {
+        console.warn(opened.warning);
+    }
     for (const std::string& warning : setup->warnings()) {
         console.warn(warning);
     }
@@ -351,6 +358,7 @@ ExitCode run_log_prob(const Communicator& communicator, const JobFile& file, con
     const std::string path = directory.file(job.log_prob.output);
 
     auto summary = setup->summary();
+    summary.emplace_back("device", opened.words());
     summary.emplace_back("threads", fmt::format("{} a rank: {}", cores.threads, cores.description));
     summary.emplace_back("output", path);
     console.table("log_prob", summary);

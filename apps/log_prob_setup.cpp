@@ -6,8 +6,8 @@
 
 namespace tessera {
 
-LogProbSetup::LogProbSetup(Job job, std::int64_t ranks, bool first, const FreeMemory& free)
-    : job_(resolve_device(std::move(job))), model_(open_model(job_, first)) {
+LogProbSetup::LogProbSetup(Job job, Device& device, std::int64_t ranks, bool first, const FreeMemory& free)
+    : device_(device), job_(resolve_device(std::move(job), device)), model_(open_model(job_, device, first)) {
     data_ =
         std::make_unique<TokenData>(TokenData::open(job_.log_prob.data, job_.data.format, model_.config().vocab_size));
     scoring_.emplace(job_.log_prob, model_.config().max_position_embeddings, *data_);

@@ -15,10 +15,11 @@ namespace tessera {
 class LogProbSetup {
   public:
     /// `first`: this rank also does the checks that one rank alone need do.
-    LogProbSetup(Job job, std::int64_t ranks, bool first, const FreeMemory& free);
+    LogProbSetup(Job job, Device& device, std::int64_t ranks, bool first, const FreeMemory& free);
     LogProbSetup(const LogProbSetup&) = delete;
     LogProbSetup& operator=(const LogProbSetup&) = delete;
 
+    [[nodiscard]] Device& device() { return device_; }
     [[nodiscard]] const Job& job() const { return job_; }
     [[nodiscard]] const ModelSetup& model() const { return model_; }
     [[nodiscard]] Ops& ops() { return *model_.ops; }
@@ -36,6 +37,7 @@ class LogProbSetup {
   private:
     void resolve_memory(std::int64_t ranks, const FreeMemory& free);
 
+    Device& device_;
     Job job_;
     ModelSetup model_;
     std::unique_ptr<TokenData> data_;

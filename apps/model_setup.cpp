@@ -4,7 +4,6 @@
 
 #include "core/random.h"
 #include "core/transformer.h"
-#include "kernels/cpu/cpu_ops.h"
 
 namespace tessera {
 
@@ -20,7 +19,7 @@ std::vector<Unit> units_of(Job& job, const ModelConfig& config, std::int64_t ran
                                .multiple = checked_mul(ranks, kParameterAlignment, "elements of a bucket")});
 }
 
-ModelSetup open_model(const Job& job, bool check_weights) {
+ModelSetup open_model(const Job& job, Device& device, bool check_weights) {
     ModelSetup setup{.model = HfModel::open(job.model_name), .units = {}, .ops = nullptr, .warnings = {}};
     setup.units = make_units(setup.config());
     setup.random = job.model.init == "random";
@@ -33,9 +32,9 @@ ModelSetup open_model(const Job& job, bool check_weights) {
             setup.model.directory()));
     }
     setup.warnings.insert(setup.warnings.end(), setup.model.warnings().begin(), setup.model.warnings().end());
-    setup.ops = make_cpu_ops({.storage = job.bf16.enabled.value_or(false) ? DType::bf16 : DType::f32,
-                              .fused = job.model.fused_kernels,
-                              .flash = job.model.attn_implementation == "flash"});
+    setup.ops = device.make_ops({.storage = job.bf16.enabled.value_or(false) ? DType::bf16 : DType::f32,
+                                 .fused = job.model.fused_kernels,
+                                 .flash = job.model.attn_implementation == "flash"});
     return setup;
 }
 
@@ -68,9 +67,9 @@ ReadParameter initial_parameters(const Job& job, const ModelSetup& setup) {
     };
 }
 
-Job resolve_device(Job job) {
-    job.device = "cpu";
-    job.bf16.enabled = job.bf16.enabled.value_or(false);
+Job resolve_device(Job job, const Device& device) {
+    job.device = device.kind();
+    job.bf16.enabled = job.bf16.enabled.value_or(device.kind() == "cuda");
     if (job.checkpoint.export_dtype == "auto") {
         job.checkpoint.export_dtype = *job.bf16.enabled ? "bf16" : "fp32";
     }

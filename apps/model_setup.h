@@ -9,7 +9,7 @@
 #include "core/memory.h"
 #include "core/parameters.h"
 #include "io/hf_model.h"
-#include "kernels/ops.h"
+#include "kernels/device.h"
 #include "zero/gathered_parameters.h"
 #include "zero/model_states.h"
 #include "zero/resident_parameters.h"
@@ -30,7 +30,7 @@ struct ModelSetup {
 
 /// Opens the model of a job whose device and bf16 are resolved. `check_weights`: also compares every tensor with what
 /// the model needs (one rank is enough). The units are those of stages 0 to 2; see units_of.
-[[nodiscard]] ModelSetup open_model(const Job& job, bool check_weights);
+[[nodiscard]] ModelSetup open_model(const Job& job, Device& device, bool check_weights);
 
 /// The units of a model as the stage of the job lays them out for so many ranks; resolves what of stage 3 depends on
 /// the model.
@@ -52,12 +52,12 @@ void resolve_buckets(Job& job, const std::vector<Unit>& units);
 [[nodiscard]] ReadParameter initial_parameters(const Job& job, const ModelSetup& setup);
 
 /// The job with device, bf16 and export dtype resolved, which need neither model nor data and come before them.
-[[nodiscard]] Job resolve_device(Job job);
+[[nodiscard]] Job resolve_device(Job job, const Device& device);
 
 /// One block of memory, carved by a first pass of `build` that only counts and a second one that takes.
 class PlannedMemory {
   public:
-    explicit PlannedMemory(std::int64_t bytes) : memory_(bytes), carver_(memory_.span()) {}
+    PlannedMemory(Device& device, std::int64_t bytes) : memory_(device.allocate(bytes)), carver_(memory_.span()) {}
     [[nodiscard]] Carver& carver() { return carver_; }
 
   private:

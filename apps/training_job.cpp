@@ -11,9 +11,9 @@
 #include "apps/console.h"
 #include "apps/cores.h"
 #include "apps/export.h"
-#include "apps/free_memory.h"
 #include "apps/hang_watch.h"
 #include "apps/launch.h"
+#include "apps/open_device.h"
 #include "apps/run_directory.h"
 #include "apps/step_phases.h"
 #include "apps/training_setup.h"
@@ -40,7 +40,7 @@ class TrainingRun {
     void load(ShardedCheckpoint* checkpoint);
     [[nodiscard]] ExitCode run();
     /// Returns when all exchanges are done: before all ranks leave together.
-    void settle() { queue_.drain(Exchange::publish_parameters); }
+    void settle() { queue_.settle(); }
 
   private:
     struct StepResult {
@@ -147,8 +147,9 @@ TrainingRun::TrainingRun(const Communicator& communicator, TrainingSetup& setup,
       console_(console),
       signals_(signals),
       life_(life),
-      memory_(total_bytes(setup.plan()) + kMemoryAlignment),
-      queue_(communicator, life_, job_.zero_optimization.overlap_comm && communicator.size() > 1, kCheckExchanges),
+      memory_(setup.device(), total_bytes(setup.plan()) + kMemoryAlignment),
+      queue_(communicator, setup.device(), life_, job_.zero_optimization.overlap_comm && communicator.size() > 1,
+             kCheckExchanges),
       states_(setup.units(), setup.partition(), setup.states_options(communicator.rank()), memory_.carver()),
       gradients_(setup.partition(), setup.gradient_uses(), gradient_options(job_), setup.ops(), queue_,
                  memory_.carver()),
@@ -164,11 +165,11 @@ void TrainingRun::load(ShardedCheckpoint* checkpoint) {
     const Progress::Pause pause(life_);
     communicator_.agree([&] {
         if (checkpoint != nullptr) {
-            checkpoint->load(states_);
+            checkpoint->load(states_, setup_.ops());
             progress_ = checkpoint->progress();
             progress_.skipped_in_a_row = 0;  // whoever starts the run again may have removed the cause
         } else {
-            states_.load(initial_parameters(job_, setup_.model()));
+            states_.load(initial_parameters(job_, setup_.model()), setup_.ops());
         }
     });
     first_step_ = progress_.step;
@@ -437,7 +438,7 @@ void TrainingRun::save() {
             metrics_->sync();
         }
     });
-    save_checkpoint(directory_.checkpoints(), states_, communicator_, progress_, description());
+    save_checkpoint(directory_.checkpoints(), states_, setup_.ops(), communicator_, progress_, description());
     communicator_.agree([&] {
         if (communicator_.rank() == 0) {
             prune_checkpoints(directory_.checkpoints(), job_.checkpoint.keep_last, job_.checkpoint.keep_every,
@@ -584,11 +585,16 @@ ExitCode TrainingRun::run() {
 ExitCode run_training(const Communicator& communicator, const JobFile& file, const StopSignals& signals) {
     Console console(communicator.rank() == 0);
     const Cores cores = take_cores(communicator.local());
-    const FreeMemory free = least_free_memory(communicator);
+    const OpenedDevice opened = open_devices(file.job.device, communicator);
+    const FreeMemory free = least_free_memory(*opened.device, communicator);
     std::unique_ptr<TrainingSetup> setup;
     communicator.agree([&] {
-        setup = std::make_unique<TrainingSetup>(file.job, communicator.size(), communicator.rank() == 0, free);
+        setup = std::make_unique<TrainingSetup>(file.job, *opened.device, communicator.size(), communicator.rank() == 0,
+                                                free);
     });
+    if (!opened.warning.empty()) {
+        console.warn(opened.warning);
+    }
     for (const std::string& warning : setup->warnings()) {
         console.warn(warning);
     }
@@ -596,6 +602,7 @@ ExitCode run_training(const Communicator& communicator, const JobFile& file, con
     const std::unique_ptr<ShardedCheckpoint> checkpoint = directory.find_checkpoint(setup->job(), console);
 
     auto summary = setup->summary();
+    summary.emplace_back("device", opened.words());
     summary.emplace_back("threads", fmt::format("{} a rank: {}", cores.threads, cores.description));
     summary.emplace_back("output", setup->job().output_dir);
     if (checkpoint) {

@@ -39,8 +39,8 @@ Job with(Job job, const MemoryChoice& choice) {
 
 }  // namespace
 
-TrainingSetup::TrainingSetup(Job job, std::int64_t ranks, bool first, const FreeMemory& free)
-    : job_(resolve_device(std::move(job))), model_(open_model(job_, first)) {
+TrainingSetup::TrainingSetup(Job job, Device& device, std::int64_t ranks, bool first, const FreeMemory& free)
+    : device_(device), job_(resolve_device(std::move(job), device)), model_(open_model(job_, device, first)) {
     warnings_ = model_.warnings;
     resolve_data();
     batch_ = {*job_.train_micro_batch_size_per_gpu, *job_.gradient_accumulation_steps, ranks};

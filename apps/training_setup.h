@@ -26,10 +26,11 @@ class TrainingSetup {
     /// one rank alone need do.
     /// Stage and gradient checkpointing become the cheapest that fit into `free`, where the job leaves them open; a job
     /// that does not fit is refused with the numbers and the cheapest change that would: Error(internal).
-    TrainingSetup(Job job, std::int64_t ranks, bool first, const FreeMemory& free);
+    TrainingSetup(Job job, Device& device, std::int64_t ranks, bool first, const FreeMemory& free);
     TrainingSetup(const TrainingSetup&) = delete;
     TrainingSetup& operator=(const TrainingSetup&) = delete;
 
+    [[nodiscard]] Device& device() { return device_; }
     [[nodiscard]] const Job& job() const { return job_; }
     [[nodiscard]] const ModelSetup& model() const { return model_; }
     [[nodiscard]] Ops& ops() { return *model_.ops; }
@@ -77,6 +78,7 @@ class TrainingSetup {
     /// In words, for a job that does not fit.
     [[nodiscard]] std::string cheapest_change(const FreeMemory& free) const;
 
+    Device& device_;
     Job job_;
     ModelSetup model_;
     RowSet train_;

@@ -65,9 +65,9 @@ HeadBuffers::HeadBuffers(Carver& carver, const ModelConfig& config, const Ops& o
     rstd = carver.matrix(ops.accumulate(), limits.tokens, 1);
     rows = carver.matrix(ops.storage(), tile, config.hidden_size);
     logits = carver.matrix(ops.accumulate(), tile, config.vocab_size);
-    log_probs = carver.matrix(ops.accumulate(), 1, tile);
-    entropy = carver.matrix(ops.accumulate(), 1, tile);
-    weights = carver.matrix(ops.accumulate(), 1, tile);
+    log_probs = carver.matrix(ops.accumulate(), 1, limits.tokens);
+    entropy = carver.matrix(ops.accumulate(), 1, limits.tokens);
+    weights = carver.matrix(ops.accumulate(), 1, limits.tokens);
     if (limits.training) {
         dlogits = ops.storage() == ops.accumulate() ? logits : carver.matrix(ops.storage(), tile, config.vocab_size);
     }

@@ -65,9 +65,9 @@ struct HeadBuffers {
     Matrix rows;       // [tile, H] target rows of norm
     Matrix logits;     // [tile, V] A
     Matrix dlogits;    // [tile, V] S; the memory of logits where S = A
-    Matrix log_probs;  // [1, tile] A
-    Matrix entropy;    // [1, tile] A
-    Matrix weights;    // [1, tile] A
+    Matrix log_probs;  // [1, T] A
+    Matrix entropy;    // [1, T] A
+    Matrix weights;    // [1, T] A
 
     HeadBuffers(Carver& carver, const ModelConfig& config, const Ops& ops, const TransformerLimits& limits);
 };

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "core/base/error.h"
+#include "kernels/bulk_exchange.h"
 
 namespace tessera {
 
@@ -42,12 +43,12 @@ class AgreedError : public Error {
 /// No exchange blocks in a call of MPI: it is begun and then looked after until it is done. So threads of a process may
 /// use communicators that were duplicated from each other at the same time, each its own, with MPI_THREAD_SERIALIZED.
 /// Making one does block: only while nothing is under way on the others.
-class Communicator {
+class Communicator : public BulkExchange {
   public:
     explicit Communicator(MPI_Comm parent);
     Communicator(const Communicator&) = delete;
     Communicator& operator=(const Communicator&) = delete;
-    ~Communicator();
+    ~Communicator() override;
 
     /// The same ranks, for another thread.
     [[nodiscard]] Communicator duplicate() const { return {comm_, calls_}; }
@@ -76,17 +77,10 @@ class Communicator {
     /// Sum over the ranks, added in rank order: the same bits on every rank and from run to run.
     [[nodiscard]] double ordered_sum(double value) const;
 
-    // Bulk exchanges: point-to-point messages, so that what goes over which link is known.
-
-    /// Piece r of `send` goes to rank r; piece r of `receive` comes from rank r. [size, piece_bytes] each; a message to
-    /// each other rank.
-    void all_to_all(const std::byte* send, std::byte* receive, std::int64_t piece_bytes) const;
-    /// `all` is `buckets` rows of size() pieces of `piece_bytes`: piece r of row b is the b-th of the pieces that rank
-    /// r has at `own`, one after another. Around a ring: a rank sends to the next one only, so that of all ranks of a
-    /// node one sends over its link.
-    void all_gather(const std::byte* own, std::byte* all, std::int64_t buckets, std::int64_t piece_bytes) const;
-    /// The same with this rank's pieces in their places in `all`.
-    void all_gather_in_place(std::byte* all, std::int64_t buckets, std::int64_t piece_bytes) const;
+    void all_to_all(const std::byte* send, std::byte* receive, std::int64_t piece_bytes) const override;
+    void all_gather(const std::byte* own, std::byte* all, std::int64_t buckets,
+                    std::int64_t piece_bytes) const override;
+    void all_gather_in_place(std::byte* all, std::int64_t buckets, std::int64_t piece_bytes) const override;
 
     /// Runs `work` on every rank. If it throws on any, every rank throws an AgreedError with the message and code of
     /// the lowest such rank.

@@ -123,8 +123,7 @@ std::vector<Key> general_keys() {
          .meaning =
              "Where the run computes. \"auto\" takes a GPU if there is a usable one and else the CPU; where GPUs "
              "were granted to the process and none can be used it is an error.",
-         .choices = {{"auto"}, {"cuda"}, {"cpu"}}, .available = {"\"auto\"", "\"cpu\""},
-         .missing = "this build has no CUDA"},
+         .choices = {{"auto"}, {"cuda"}, {"cpu"}}},
         {KEY(seed), .reader = kSeed, .meaning = "Determines the shuffling of rows and the weights of a random model.",
          .range = at_least(0)},
         {KEY(full_determinism), .reader = kBoth,
@@ -169,7 +168,7 @@ std::vector<Key> model_keys() {
              "\"flash\" is the fused kernel, which never holds a matrix of scores; \"eager\" is composed of simple "
              "operations, for comparison; \"cudnn\" is the library's kernel on a GPU.",
          .choices = {{"flash"}, {"eager"}, {"cudnn"}}, .available = {"\"flash\"", "\"eager\""},
-         .missing = "this build has no CUDA"},
+         .missing = "cuDNN's attention is not built in"},
         {KEY(model.enable_gradient_checkpointing), .reader = kTraining,
          .meaning = "true: keep only the input of each block and compute the block again in the backward pass, which "
                     "saves memory for a third more time. \"auto\": only if the run does not fit otherwise."},
@@ -489,10 +488,9 @@ std::vector<Key> run_keys() {
          .meaning = "Steps from one report of the slowest rank of each phase to the next. 0: none.",
          .range = at_least(0), .available = {"0"}},
         {KEY(cuda.tf32), .reader = kBoth, .meaning = "true: fp32 products on the tensor cores, in TF32.",
-         .available = {"false"}, .missing = "this build has no CUDA"},
+         .available = {"false"}},
         {KEY(cuda.stochastic_rounding), .reader = kTraining,
-         .meaning = "true: master weights are rounded to bfloat16 at random, without bias.", .available = {"false"},
-         .missing = "this build has no CUDA"},
+         .meaning = "true: master weights are rounded to bfloat16 at random, without bias.", .available = {"false"}},
         {KEY(weight_sync.interval), .reader = kTraining,
          .meaning = "Steps from one transfer of the weights to the receiving ranks to the next. 0: none.",
          .range = at_least(0), .available = {"0"}},

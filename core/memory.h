@@ -8,12 +8,10 @@
 #include <vector>
 
 #include "core/base/checked.h"
+#include "core/base/memory.h"
 #include "core/base/view.h"
 
 namespace tessera {
-
-/// Alignment of every piece, bytes: a cache line, and the widest vector register.
-inline constexpr std::int64_t kMemoryAlignment = 64;
 
 /// Hands out consecutive pieces of a block of memory. Without a block it only counts, so that the code that takes
 /// memory is also the code that plans it.
@@ -43,23 +41,6 @@ class Carver {
     std::byte* base_ = nullptr;
     std::int64_t capacity_ = 0;
     std::int64_t used_ = 0;
-};
-
-/// Zeroed pages from the kernel, given back on destruction.
-class Memory {
-  public:
-    Memory() = default;
-    /// Throws Error(internal) with the number of bytes if the kernel refuses.
-    explicit Memory(std::int64_t bytes);
-    Memory(Memory&& other) noexcept;
-    Memory& operator=(Memory&& other) noexcept;
-    ~Memory();
-
-    [[nodiscard]] std::span<std::byte> span() const { return {data_, static_cast<std::size_t>(bytes_)}; }
-
-  private:
-    std::byte* data_ = nullptr;
-    std::int64_t bytes_ = 0;
 };
 
 /// What the memory of a rank is for.

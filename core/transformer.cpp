@@ -7,17 +7,35 @@
 namespace tessera {
 namespace {
 
-/// Element i of a [1, n] vector in the accumulation dtype.
-double element(const Matrix& vector, std::int64_t i) {
-    return vector.dtype == DType::f64 ? vector.as<double>()[i] : static_cast<double>(vector.as<float>()[i]);
+/// Writes [1, n] values in the dtype of `to`.
+void write_vector(Ops& ops, const Matrix& to, std::span<const double> values) {
+    std::vector<std::byte> bytes(values.size() * static_cast<std::size_t>(size_of(to.dtype)));
+    convert(to.dtype, bytes.data(), DType::f64, values.data(), to.cols);
+    ops.write(to, bytes);
 }
 
-void set_element(const Matrix& vector, std::int64_t i, double value) {
-    if (vector.dtype == DType::f64) {
-        vector.as<double>()[i] = value;
-    } else {
-        vector.as<float>()[i] = static_cast<float>(value);
+void read_vector(Ops& ops, std::span<double> values, const ConstMatrix& from) {
+    std::vector<std::byte> bytes(values.size() * static_cast<std::size_t>(size_of(from.dtype)));
+    ops.read(bytes, from);
+    convert(DType::f64, values.data(), from.dtype, bytes.data(), from.cols);
+}
+
+template <typename T>
+void write_rope_tables(Ops& ops, const ModelConfig& config, const Matrix& cos, const Matrix& sin) {
+    std::vector<T> cosines(static_cast<std::size_t>(cos.elements()));
+    std::vector<T> sines(cosines.size());
+    fill_rope_tables(config.rope, config.head_dim, cos.rows, cosines.data(), sines.data());
+    ops.write(cos, std::as_bytes(std::span(cosines)));
+    ops.write(sin, std::as_bytes(std::span(sines)));
+}
+
+/// Sum of -weight * log-prob over the targets.
+double weighted_loss(const MicroBatch& batch, std::span<const double> log_probs) {
+    double sum = 0;
+    for (std::size_t i = 0; i < log_probs.size(); ++i) {
+        sum -= static_cast<double>(batch.target_weights[i]) * log_probs[i];
     }
+    return sum;
 }
 
 }  // namespace
@@ -28,9 +46,9 @@ Transformer::Transformer(const ModelConfig& config, const std::vector<Unit>& uni
     const Matrix& cos = activations_.rope_cos;
     const Matrix& sin = activations_.rope_sin;
     if (ops.accumulate() == DType::f64) {
-        fill_rope_tables(config.rope, config.head_dim, limits.positions, cos.as<double>(), sin.as<double>());
+        write_rope_tables<double>(ops, config, cos, sin);
     } else {
-        fill_rope_tables(config.rope, config.head_dim, limits.positions, cos.as<float>(), sin.as<float>());
+        write_rope_tables<float>(ops, config, cos, sin);
     }
     for (std::int64_t layer = 0; layer < config.num_layers; ++layer) {
         blocks_.emplace_back(config, units[static_cast<std::size_t>(layer + 1)], layer, ops);
@@ -87,7 +105,8 @@ Block::Tokens Transformer::describe(const MicroBatch& batch) const {
 }
 
 void Transformer::check(const MicroBatch& batch) const {
-    const bool fits = batch.token_count() <= limits_.tokens && batch.longest_segment() <= limits_.longest_segment &&
+    const bool fits = batch.token_count() <= limits_.tokens && batch.target_count() <= limits_.tokens &&
+                      batch.longest_segment() <= limits_.longest_segment &&
                       std::ranges::all_of(batch.positions, [&](auto position) { return position < limits_.positions; });
     if (!fits) {
         fail(ExitCode::internal, "a micro-batch of {} tokens exceeds what was planned ({})", batch.token_count(),
@@ -141,38 +160,35 @@ void Transformer::score(const MicroBatch& batch, double temperature, ParameterSo
         const Matrix logits = tile_logits(batch, first, count, parameters.view(*logits_weight_));
         const auto targets =
             std::span(batch.target_tokens).subspan(static_cast<std::size_t>(first), static_cast<std::size_t>(count));
-        ops_.log_prob_forward(head.log_probs.col_range(0, count),
-                              entropy.empty() ? Matrix{} : head.entropy.col_range(0, count), logits, targets,
+        ops_.log_prob_forward(head.log_probs.col_range(first, count),
+                              entropy.empty() ? Matrix{} : head.entropy.col_range(first, count), logits, targets,
                               temperature);
-        for (std::int64_t i = 0; i < count; ++i) {
-            log_probs[static_cast<std::size_t>(first + i)] = element(head.log_probs, i);
-            if (!entropy.empty()) {
-                entropy[static_cast<std::size_t>(first + i)] = element(head.entropy, i);
-            }
-        }
+    }
+    read_vector(ops_, log_probs, head.log_probs.col_range(0, batch.target_count()));
+    if (!entropy.empty()) {
+        read_vector(ops_, entropy, head.entropy.col_range(0, batch.target_count()));
     }
 }
 
 double Transformer::loss(const MicroBatch& batch, ParameterSource& source) {
     std::vector<double> log_probs(batch.target_rows.size());
     score(batch, 1.0, source, log_probs, {});
-    double sum = 0;
-    for (std::size_t i = 0; i < log_probs.size(); ++i) {
-        sum -= static_cast<double>(batch.target_weights[i]) * log_probs[i];
-    }
-    return sum;
+    return weighted_loss(batch, log_probs);
 }
 
 double Transformer::forward_backward(const MicroBatch& batch, double scale, ParameterSource& source,
                                      GradientSink& sink) {
     source.start(Pass::backward);
     forward(batch, source);
-    const double sum = head_backward(batch, scale, source, sink);
+    head_backward(batch, scale, source, sink);
     blocks_backward(batch, source, sink);
-    return sum;
+    // Last, so that a device computes while the host asks it for more.
+    std::vector<double> log_probs(batch.target_rows.size());
+    read_vector(ops_, log_probs, activations_.head.front().log_probs.col_range(0, batch.target_count()));
+    return weighted_loss(batch, log_probs);
 }
 
-double Transformer::head_backward(const MicroBatch& batch, double scale, ParameterSource& source, GradientSink& sink) {
+void Transformer::head_backward(const MicroBatch& batch, double scale, ParameterSource& source, GradientSink& sink) {
     HeadBuffers& head = activations_.head.front();
     BackwardBuffers& backward = activations_.backward.front();
     const std::int64_t tokens = batch.token_count();
@@ -184,24 +200,18 @@ double Transformer::head_backward(const MicroBatch& batch, double scale, Paramet
     const GradientSink::View gradients = sink.begin(head_unit());
     const ConstMatrix weight = logits_parameters.view(*logits_weight_);
     const Matrix dweight = sink.begin(logits_unit()).view(*logits_weight_);
-    double sum = 0;
+    std::vector<double> weights(batch.target_weights.begin(), batch.target_weights.end());
+    std::ranges::for_each(weights, [scale](double& target_weight) { target_weight *= scale; });
+    write_vector(ops_, head.weights.col_range(0, batch.target_count()), weights);
     for (std::int64_t first = 0; first < batch.target_count(); first += limits_.logits_rows) {
         const std::int64_t count = std::min(limits_.logits_rows, batch.target_count() - first);
         const auto piece = [&](const std::vector<std::int32_t>& values) {
             return std::span(values).subspan(static_cast<std::size_t>(first), static_cast<std::size_t>(count));
         };
         const Matrix logits = tile_logits(batch, first, count, weight);
-        for (std::int64_t i = 0; i < count; ++i) {
-            set_element(head.weights, i,
-                        scale * static_cast<double>(batch.target_weights[static_cast<std::size_t>(first + i)]));
-        }
         const Matrix dlogits = head.dlogits.row_range(0, count);
-        ops_.cross_entropy(head.log_probs.col_range(0, count), dlogits, logits, piece(batch.target_tokens),
-                           head.weights.col_range(0, count));
-        for (std::int64_t i = 0; i < count; ++i) {
-            sum -= static_cast<double>(batch.target_weights[static_cast<std::size_t>(first + i)]) *
-                   element(head.log_probs, i);
-        }
+        ops_.cross_entropy(head.log_probs.col_range(first, count), dlogits, logits, piece(batch.target_tokens),
+                           head.weights.col_range(first, count));
         const Matrix rows = head.rows.row_range(0, count);
         ops_.linear_backward_weight(dweight, dlogits, rows);
         ops_.linear_backward_input(rows, dlogits, weight);
@@ -211,7 +221,6 @@ double Transformer::head_backward(const MicroBatch& batch, double scale, Paramet
                           activations_.input(blocks_.size()).row_range(0, tokens), head.rstd.row_range(0, tokens),
                           parameters.view(*final_norm_));
     sink.done(head_unit());
-    return sum;
 }
 
 void Transformer::blocks_backward(const MicroBatch& batch, ParameterSource& source, GradientSink& sink) {

@@ -42,8 +42,7 @@ class Transformer {
     /// Logits of target rows [first, first + count) in the head's tile.
     [[nodiscard]] Matrix tile_logits(const MicroBatch& batch, std::int64_t first, std::int64_t count,
                                      ConstMatrix weight);
-    [[nodiscard]] double head_backward(const MicroBatch& batch, double scale, ParameterSource& source,
-                                       GradientSink& sink);
+    void head_backward(const MicroBatch& batch, double scale, ParameterSource& source, GradientSink& sink);
     void blocks_backward(const MicroBatch& batch, ParameterSource& source, GradientSink& sink);
 
     [[nodiscard]] std::int64_t head_unit() const { return config_.num_layers + 1; }

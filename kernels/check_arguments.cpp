@@ -34,6 +34,14 @@ void require_length(const char* operation, const char* name, std::size_t length,
     }
 }
 
+/// The other side of a matrix that is moved as it lies there.
+void require_bytes(const char* operation, ConstMatrix m, std::size_t bytes) {
+    if (!m.contiguous() || static_cast<std::int64_t>(bytes) != m.elements() * size_of(m.dtype)) {
+        fail(ExitCode::internal, "{}: {} bytes for a {}contiguous {} [{}, {}]", operation, bytes,
+             m.contiguous() ? "" : "not ", name_of(m.dtype), m.rows, m.cols);
+    }
+}
+
 /// Every index must lie in [0, bound).
 void require_below(const char* operation, const char* name, std::span<const std::int32_t> indices, std::int64_t bound) {
     for (std::size_t i = 0; i < indices.size(); ++i) {
@@ -229,6 +237,16 @@ void ArgumentChecks::cross_entropy(ConstMatrix log_probs, ConstMatrix dlogits, C
     require_vector("cross_entropy", "weights", weights, accumulate_, logits.rows);
     require_length("cross_entropy", "targets", targets.size(), logits.rows);
     require_below("cross_entropy", "targets", targets, logits.cols);
+}
+
+void ArgumentChecks::read(std::span<const std::byte> to, ConstMatrix from) const {
+    require("read", "from", from, from.dtype, from.rows, from.cols);
+    require_bytes("read", from, to.size());
+}
+
+void ArgumentChecks::write(ConstMatrix to, std::span<const std::byte> from) const {
+    require("write", "to", to, to.dtype, to.rows, to.cols);
+    require_bytes("write", to, from.size());
 }
 
 void ArgumentChecks::zero(ConstMatrix x) const {

@@ -48,6 +48,8 @@ class ArgumentChecks {
     void cross_entropy(ConstMatrix log_probs, ConstMatrix dlogits, ConstMatrix logits,
                        std::span<const std::int32_t> targets, ConstMatrix weights) const;
 
+    void read(std::span<const std::byte> to, ConstMatrix from) const;
+    void write(ConstMatrix to, std::span<const std::byte> from) const;
     void zero(ConstMatrix x) const;
     void copy(ConstMatrix to, ConstMatrix from) const;
     void add(ConstMatrix y, ConstMatrix a, ConstMatrix b) const;

@@ -1,5 +1,9 @@
 // The mathematics that a model and an optimizer need, on raw memory. One interface; backends implement it.
 //
+// Matrices lie in the memory of the Ops' device: the CPU's is ordinary memory, a GPU's can be reached by read() and
+// write() only. Indices, targets, positions and segments are ordinary memory always, and are read before a call
+// returns. Operations are done in the order in which they were asked for, on a GPU some time later.
+//
 // Every Ops has a storage dtype S (weights, activations and their gradients) and an accumulation dtype A (gradients of
 // weights, statistics, logits, log-probs, optimizer states). S is f32 or bf16 with A = f32; the double reference has
 // S = A = f64. Arithmetic inside an operation is done in A and rounded to S once, when the result is stored, except
@@ -57,7 +61,7 @@ struct AdamStep {
     double beta2 = 0.999;
     double eps = 1e-8;
     double weight_decay = 0;
-    bool decoupled = true;  // AdamW: w -= lr * weight_decay * w; else weight_decay * w joins the gradient (Adam)
+    bool decoupled = true;        // AdamW: w -= lr * weight_decay * w; else weight_decay * w joins the gradient (Adam)
     double bias_correction1 = 1;  // 1 - beta1^t
     double bias_correction2 = 1;  // 1 - beta2^t
     double gradient_scale = 1;    // the gradient is multiplied by it first (clipping)
@@ -141,6 +145,10 @@ class Ops {
 
     // ---- memory
 
+    /// to = from, elements one after another, and all operations before that are done when it returns.
+    virtual void read(std::span<std::byte> to, ConstMatrix from) = 0;
+    /// The same in the other direction; `from` may change when it returns. Both matrices are contiguous.
+    virtual void write(Matrix to, std::span<const std::byte> from) = 0;
     virtual void zero(Matrix x) = 0;
     /// to = from, converted; same shape, any dtypes.
     virtual void copy(Matrix to, ConstMatrix from) = 0;
@@ -156,14 +164,17 @@ class Ops {
     /// y = pieces[0] + pieces[1] + ... in that order; pieces [n, cols] in A or bf16. y may be pieces' first row. With
     /// `add`: y = y + pieces[0] + ...
     virtual void sum_rows(Matrix y, ConstMatrix pieces, bool add) = 0;
-    /// Sum of squares in double, in an order that depends on the number of elements only.
-    [[nodiscard]] virtual double squared_norm(ConstMatrix x) = 0;
+    /// Sum of squares in double over all vectors, one after another; within a vector in an order that depends on its
+    /// number of elements only.
+    [[nodiscard]] virtual double squared_norm(std::span<const ConstMatrix> vectors) = 0;
+    [[nodiscard]] double squared_norm(ConstMatrix x) { return squared_norm(std::span(&x, 1)); }
     /// One step of Adam or AdamW (Kingma & Ba 2014; Loshchilov & Hutter 2017) as torch.optim computes it:
     ///   g = scale * gradient (+ weight_decay * w for Adam); w *= 1 - lr * weight_decay for AdamW;
     ///   m = beta1 m + (1 - beta1) g; v = beta2 v + (1 - beta2) g^2;
     ///   w -= lr / bias_correction1 * m / (sqrt(v / bias_correction2) + eps).
     /// model_weight: w converted to S, or empty where w is the model's weight itself.
-    virtual void adam(Matrix w, Matrix m, Matrix v, ConstMatrix gradient, Matrix model_weight, const AdamStep& step) = 0;
+    virtual void adam(Matrix w, Matrix m, Matrix v, ConstMatrix gradient, Matrix model_weight,
+                      const AdamStep& step) = 0;
 };
 
 }  // namespace tessera

@@ -5,9 +5,17 @@
 #include "core/base/stopwatch.h"
 
 namespace tessera {
-CommunicationQueue::CommunicationQueue(const Communicator& communicator, Progress& progress, bool threaded, bool check)
-    : communicator_(communicator.duplicate()), progress_(progress), check_(check) {
-    if (threaded) {
+CommunicationQueue::CommunicationQueue(const Communicator& communicator, Device& device, Progress& progress,
+                                       bool overlapped, bool check)
+    : communicator_(communicator.duplicate()),
+      device_(device.connect({.rank = communicator.rank(),
+                              .size = communicator.size(),
+                              .broadcast = [this](const std::string& text) { return communicator_.broadcast(text); },
+                              .host = &communicator_})),
+      overlapped_(overlapped),
+      progress_(progress),
+      check_(check) {
+    if (overlapped_ && !device_) {
         communicator_.set_patient(true);
         thread_ = std::thread([this] { run(); });
     }
@@ -28,6 +36,16 @@ void CommunicationQueue::close() noexcept {
 }
 
 CommunicationQueue::Ticket CommunicationQueue::submit(const Collective& collective, std::function<void()> work) {
+    if (device_) {
+        traffic_[collective.purpose] += {1, collective.bytes, 0, 0};
+        device_->begin();
+        perform({collective, std::move(work)});
+        done_ = submitted_ = device_->end();
+        if (!overlapped_) {
+            device_->order_after(submitted_);
+        }
+        return submitted_;
+    }
     if (!thread_.joinable()) {
         traffic_[collective.purpose] += {1, collective.bytes, 0, 0};
         const Stopwatch watch;
@@ -49,6 +67,9 @@ CommunicationQueue::Ticket CommunicationQueue::submit(const Collective& collecti
 
 void CommunicationQueue::wait(Ticket ticket, Exchange purpose) {
     progress_.mark();
+    if (device_) {
+        device_->order_after(ticket);
+    }
     if (!thread_.joinable()) {
         return;
     }
@@ -63,6 +84,13 @@ void CommunicationQueue::wait(Ticket ticket, Exchange purpose) {
     traffic_[purpose].waited += watch.seconds();
     if (error_) {
         std::rethrow_exception(error_);
+    }
+}
+
+void CommunicationQueue::settle() {
+    drain(Exchange::publish_parameters);
+    if (device_) {
+        device_->finish();
     }
 }
 

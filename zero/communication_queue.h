@@ -1,5 +1,6 @@
-// Exchanges between ranks, done in the order of their submission: at once, or on a thread of their own beside
-// computation. Each is counted, timed, and visible to whoever watches for hangs.
+// Exchanges between ranks, done in the order of their submission: at once, on a thread of their own beside computation,
+// or on a device's stream of exchanges. Each is counted, and visible to whoever watches for hangs; those of the host
+// are timed.
 #pragma once
 
 #include <condition_variable>
@@ -7,11 +8,13 @@
 #include <deque>
 #include <exception>
 #include <functional>
+#include <memory>
 #include <mutex>
 #include <thread>
 
 #include "core/communicator.h"
 #include "core/progress.h"
+#include "kernels/device.h"
 #include "zero/traffic.h"
 
 namespace tessera {
@@ -35,21 +38,29 @@ class CommunicationQueue {
         std::int64_t bytes = 0;  // that this rank sends to the others
     };
 
-    /// `threaded`: false does each exchange within submit(). `check`: the ranks compare the description of each
+    /// `device`: where the memory is that is exchanged. `overlapped`: false does each exchange before what is computed
+    /// after its submission. `check`: the ranks compare the description of each
     /// exchange before it, and one that disagrees is named: Error(disagree).
-    CommunicationQueue(const Communicator& communicator, Progress& progress, bool threaded, bool check);
+    CommunicationQueue(const Communicator& communicator, Device& device, Progress& progress, bool overlapped,
+                       bool check);
     CommunicationQueue(const CommunicationQueue&) = delete;
     CommunicationQueue& operator=(const CommunicationQueue&) = delete;
     ~CommunicationQueue() { close(); }
 
     [[nodiscard]] const Communicator& communicator() const { return communicator_; }
+    /// For the work that is submitted.
+    [[nodiscard]] const BulkExchange& bulk() const {
+        return device_ ? static_cast<const BulkExchange&>(*device_) : communicator_;
+    }
 
     [[nodiscard]] Ticket submit(const Collective& collective, std::function<void()> work);
-    /// Returns when the exchange of the ticket, and with it all before it, is done; throws what it threw. The time is
-    /// counted as waiting for `purpose`.
+    /// What is computed from now on finds the exchange of the ticket, and with it all before it, done; throws what it
+    /// threw. The time that this takes is counted as waiting for `purpose`.
     void wait(Ticket ticket, Exchange purpose);
     /// Waits for everything.
     void drain(Exchange purpose) { wait(submitted_, purpose); }
+    /// Returns when everything is done, on a device too.
+    void settle();
     /// Drops what is not done and ends the thread; before the memory goes that the exchanges use. Whoever goes on
     /// afterwards drains first.
     void close() noexcept;
@@ -67,6 +78,8 @@ class CommunicationQueue {
     void run();
 
     Communicator communicator_;
+    std::unique_ptr<DeviceExchange> device_;  // null: the memory is the host's
+    bool overlapped_;
     Progress& progress_;
     bool check_;
     mutable std::mutex mutex_;

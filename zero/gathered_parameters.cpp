@@ -1,7 +1,6 @@
 #include "zero/gathered_parameters.h"
 
 #include <algorithm>
-#include <cstring>
 
 namespace tessera {
 namespace {
@@ -122,8 +121,9 @@ ParameterSource::Token GatheredParameters::acquire(std::int64_t unit, Pass /*pas
     queue().wait(tickets_[static_cast<std::size_t>(own)], Exchange::gather_parameters);
     if (gather.needed == use) {
         // Small parameters that never left, put behind those that came, so that the unit is one range.
-        std::memcpy(place(gather) + description.resident_from * size_of(dtype), resident.data,
-                    static_cast<std::size_t>((description.elements - description.resident_from) * size_of(dtype)));
+        const std::int64_t count = description.elements - description.resident_from;
+        const Matrix behind = Matrix(place(gather), dtype, 1, 0).col_range(description.resident_from, count);
+        ops_.copy(behind, resident.col_range(0, count));
     }
     issue_until([&](const UnitGather& next) { return next.issued <= use; });
     return {this, unit, place(gather), dtype};
@@ -137,15 +137,15 @@ std::byte* GatheredParameters::place(const UnitGather& gather) const {
 
 void GatheredParameters::issue(std::size_t index) {
     const UnitGather& gather = current_->gathers[index];
-    const Communicator& communicator = queue().communicator();
+    const BulkExchange& exchange = queue().bulk();
     const std::int64_t element = size_of(states_.options().storage);
     for (const BucketRun& run : runs_[static_cast<std::size_t>(gather.unit)]) {
         const std::byte* own = states_.parameters().values.col_range(run.shard, 0).data;
         std::byte* all = place(gather) + run.offset * element;
         tickets_[index] =
             queue().submit({Exchange::gather_parameters, gather.unit, sent_bytes(run, states_.options().storage)},
-                           [&communicator, own, all, buckets = run.buckets, piece = run.piece * element] {
-                               communicator.all_gather(own, all, buckets, piece);
+                           [&exchange, own, all, buckets = run.buckets, piece = run.piece * element] {
+                               exchange.all_gather(own, all, buckets, piece);
                            });
     }
 }

@@ -115,7 +115,7 @@ void Gradients::done(std::int64_t unit) {
             if (others > 0 && options_.stage == 0) {
                 last_ =
                     queue_.submit({Exchange::gather_gradients, unit, elements * size_of(DType::f32)}, [this, bucket] {
-                        communicator_.all_gather_in_place(unit_data(bucket.unit) + bucket.first * size_of(DType::f32),
+                        queue_.bulk().all_gather_in_place(unit_data(bucket.unit) + bucket.first * size_of(DType::f32),
                                                           1, bucket.piece * size_of(DType::f32));
                     });
             }
@@ -142,7 +142,7 @@ void Gradients::exchange(const Bucket& bucket, bool add) {
             sent = rounded;
         }
         const Matrix received(buffers_.received.data, options_.exchange, ranks, bucket.piece);
-        communicator_.all_to_all(sent.data, received.data, bucket.piece * size_of(options_.exchange));
+        queue_.bulk().all_to_all(sent.data, received.data, bucket.piece * size_of(options_.exchange));
         ops_.sum_rows(own, received, add);
     } else if (sums_.sharded) {
         ops_.sum_rows(own, pieces, add);

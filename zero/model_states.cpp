@@ -1,15 +1,8 @@
 #include "zero/model_states.h"
 
-#include <cstring>
+#include <algorithm>
 
 namespace tessera {
-namespace {
-
-void set_zero(const Matrix& vector) {
-    std::memset(vector.data, 0, static_cast<std::size_t>(vector.elements() * size_of(vector.dtype)));
-}
-
-}  // namespace
 
 ModelStates::ModelStates(const std::vector<Unit>& units, const Partition& partition, const Options& options,
                          Carver& carver)
@@ -53,32 +46,41 @@ MemoryPlan ModelStates::plan(const std::vector<Unit>& units, const Partition& pa
     return plan;
 }
 
-void ModelStates::read_range(const ReadParameter& read, const UnitRange& range, const ShardableVector& to) const {
+void ModelStates::load_range(const ReadParameter& read, const UnitRange& range, const ShardableVector& to,
+                             Ops& ops) const {
+    constexpr std::int64_t kChunk = 1 << 20;
+    const DType dtype = to.values.dtype;
+    std::vector<std::byte> chunk(static_cast<std::size_t>(std::min(range.count, kChunk) * size_of(dtype)));
     for_each_part(units_[static_cast<std::size_t>(range.unit)], range,
                   [&](const Parameter& parameter, std::int64_t first, std::int64_t count, std::int64_t skip) {
-                      read(parameter, first, count, to.values.dtype, to.at(range, skip, count).data);
+                      for (std::int64_t done = 0; done < count; done += kChunk) {
+                          const std::int64_t part = std::min(kChunk, count - done);
+                          read(parameter, first + done, part, dtype, chunk.data());
+                          ops.write(to.at(range, skip + done, part),
+                                    std::span(chunk).first(static_cast<std::size_t>(part * size_of(dtype))));
+                      }
                   });
 }
 
-void ModelStates::load(const ReadParameter& read) {
+void ModelStates::load(const ReadParameter& read, Ops& ops) {
     for (const UnitRange& range : parameters_.sharded ? ranges_ : partition_.everything()) {
-        read_range(read, range, parameters_);
+        load_range(read, range, parameters_, ops);
     }
     if (options_.stage == 3) {
         for (std::int64_t u = 0; u < partition_.units(); ++u) {
             const Unit& unit = units_[static_cast<std::size_t>(u)];
             const UnitRange all{u, unit.resident_from, unit.elements - unit.resident_from, resident_offset(u), 0};
-            read_range(read, all, {resident_, false});
+            load_range(read, all, {resident_, false}, ops);
         }
     }
     if (!options_.training) {
         return;
     }
-    set_zero(first_moments_.values);
-    set_zero(second_moments_.values);
+    ops.zero(first_moments_.values);
+    ops.zero(second_moments_.values);
     if (own_masters()) {
         for (const UnitRange& range : ranges_) {
-            read_range(read, range, masters_);
+            load_range(read, range, masters_, ops);
         }
     }
 }

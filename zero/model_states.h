@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "core/memory.h"
+#include "kernels/ops.h"
 #include "zero/partition.h"
 
 namespace tessera {
@@ -44,8 +45,11 @@ class ModelStates {
     [[nodiscard]] static MemoryPlan plan(const std::vector<Unit>& units, const Partition& partition,
                                          const Options& options);
 
-    /// Sets parameters and masters; moments become 0. Every rank reads only what it keeps.
-    void load(const ReadParameter& read);
+    /// Sets parameters and masters; moments become 0. Every rank reads only what it keeps. `ops`: of the memory's
+    /// device.
+    void load(const ReadParameter& read, Ops& ops);
+    /// Sets what `to` holds of a range.
+    void load_range(const ReadParameter& read, const UnitRange& range, const ShardableVector& to, Ops& ops) const;
 
     [[nodiscard]] const std::vector<Unit>& units() const { return units_; }
     [[nodiscard]] const Partition& partition() const { return partition_; }
@@ -68,8 +72,6 @@ class ModelStates {
     }
 
   private:
-    void read_range(const ReadParameter& read, const UnitRange& range, const ShardableVector& to) const;
-
     const std::vector<Unit>& units_;
     const Partition& partition_;
     Options options_;

@@ -23,7 +23,7 @@ CommunicationQueue::Ticket PublishedParameters::publish_run(std::int64_t unit, c
                                                             const Matrix& first) {
     return queue_.submit({Exchange::publish_parameters, unit, sent_bytes(run, first.dtype)},
                          [this, data = first.data, buckets = run.buckets, piece = run.piece * size_of(first.dtype)] {
-                             queue_.communicator().all_gather_in_place(data, buckets, piece);
+                             queue_.bulk().all_gather_in_place(data, buckets, piece);
                          });
 }
 

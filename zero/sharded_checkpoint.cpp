@@ -49,7 +49,9 @@ json describe(const ModelStates& states, const TrainingProgress& progress, const
 }
 
 /// Writes the own pieces of the three sections; padding is written too, as zeros.
-FileRecord write_shard(const std::string& directory, const ModelStates& states) {
+FileRecord write_shard(const std::string& directory, const ModelStates& states, Ops& ops) {
+    constexpr std::int64_t kChunk = 1 << 20;
+    std::vector<std::byte> chunk(static_cast<std::size_t>(kChunk * size_of(DType::f32)));
     const Partition& partition = states.partition();
     const std::int64_t rank = states.options().rank;
     ShardWriter writer(directory, shard_name(rank, partition.ranks()));
@@ -57,7 +59,12 @@ FileRecord write_shard(const std::string& directory, const ModelStates& states) 
         for (const Bucket& bucket : partition.buckets()) {
             const std::int64_t first = bucket.first + rank * bucket.piece;
             const UnitRange piece{bucket.unit, first, bucket.piece, partition.flat(bucket.unit) + first, bucket.shard};
-            writer.write(vector->at(piece).as<float>(), bucket.piece * size_of(DType::f32));
+            for (std::int64_t done = 0; done < bucket.piece; done += kChunk) {
+                const std::int64_t part = std::min(kChunk, bucket.piece - done);
+                const std::int64_t bytes = part * size_of(DType::f32);
+                ops.read(std::span(chunk).first(static_cast<std::size_t>(bytes)), vector->at(piece, done, part));
+                writer.write(chunk.data(), bytes);
+            }
         }
     }
     return writer.finish();
@@ -70,7 +77,7 @@ FileRecord parse_record(const std::string& text) {
 
 }  // namespace
 
-void save_checkpoint(const std::string& root, const ModelStates& states, const Communicator& communicator,
+void save_checkpoint(const std::string& root, const ModelStates& states, Ops& ops, const Communicator& communicator,
                      const TrainingProgress& progress, const CheckpointDescription& description) {
     CheckpointWriter writer(root, progress.step);
     communicator.agree([&] {
@@ -79,7 +86,7 @@ void save_checkpoint(const std::string& root, const ModelStates& states, const C
         }
     });
     FileRecord record;
-    communicator.agree([&] { record = write_shard(writer.directory(), states); });
+    communicator.agree([&] { record = write_shard(writer.directory(), states, ops); });
     const json own = {{"name", record.name}, {"bytes", record.bytes}, {"xxh3", record.xxh3}};
     const std::vector<std::string> records = communicator.all_gather(own.dump());
     communicator.agree([&] {
@@ -230,17 +237,14 @@ ReadParameter ShardedCheckpoint::reader(State state) {
     };
 }
 
-void ShardedCheckpoint::load(ModelStates& states) {
+void ShardedCheckpoint::load(ModelStates& states, Ops& ops) {
     check(states.units());
-    states.load(parameters());
+    states.load(parameters(), ops);
     for (const auto& [state, vector] : {std::pair(State::first_moment, &states.first_moments()),
                                         std::pair(State::second_moment, &states.second_moments())}) {
         const ReadParameter read_state = reader(state);
         for (const UnitRange& range : states.ranges()) {
-            for_each_part(states.units()[static_cast<std::size_t>(range.unit)], range,
-                          [&](const Parameter& parameter, std::int64_t first, std::int64_t count, std::int64_t skip) {
-                              read_state(parameter, first, count, DType::f32, vector->at(range, skip, count).data);
-                          });
+            states.load_range(read_state, range, *vector, ops);
         }
     }
 }

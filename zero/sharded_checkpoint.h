@@ -37,7 +37,7 @@ struct CheckpointDescription {
 };
 
 /// Writes <root>/step-<n>; collective. Errors are agreed on; the checkpoints before it stay as they are.
-void save_checkpoint(const std::string& root, const ModelStates& states, const Communicator& communicator,
+void save_checkpoint(const std::string& root, const ModelStates& states, Ops& ops, const Communicator& communicator,
                      const TrainingProgress& progress, const CheckpointDescription& description);
 
 /// A complete checkpoint, opened for reading. Not for several threads.
@@ -64,7 +64,7 @@ class ShardedCheckpoint {
     [[nodiscard]] ReadParameter parameters() { return reader(State::master); }
 
     /// Everything that `states` holds.
-    void load(ModelStates& states);
+    void load(ModelStates& states, Ops& ops);
 
   private:
     /// Reads ranges of a state by the parameter's name.

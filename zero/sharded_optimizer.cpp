@@ -36,10 +36,10 @@ ShardedOptimizer::ShardedOptimizer(const ModelStates& states, const Gradients& g
 }
 
 double ShardedOptimizer::norm() const {
-    double squares = 0;
-    for (const UnitRange& range : owned_) {
-        squares += ops_.squared_norm(gradients_.sums().at(range));
-    }
+    std::vector<ConstMatrix> shard;
+    std::ranges::transform(owned_, std::back_inserter(shard),
+                           [&](const UnitRange& range) { return gradients_.sums().at(range); });
+    const double squares = ops_.squared_norm(shard);
     return static_cast<double>(static_cast<float>(std::sqrt(communicator_.ordered_sum(squares))));
 }
 

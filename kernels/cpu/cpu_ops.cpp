@@ -3,6 +3,7 @@
 #include <omp.h>
 
 #include <algorithm>
+#include <cstring>
 
 #include "kernels/check_arguments.h"
 #include "kernels/cpu/adam.h"
@@ -46,7 +47,7 @@ void require_instructions() {
 
 class CpuOps final : public Ops {
   public:
-    explicit CpuOps(const CpuOptions& options)
+    explicit CpuOps(const OpsOptions& options)
         : options_(options),
           storage_(options.storage),
           threads_(omp_get_max_threads()),
@@ -190,6 +191,14 @@ class CpuOps final : public Ops {
         cpu::cross_entropy(log_probs, dlogits, logits, targets, weights, storage_, threads_);
     }
 
+    void read(std::span<std::byte> to, ConstMatrix from) override {
+        checks_.read(to, from);
+        std::memcpy(to.data(), from.data, to.size());
+    }
+    void write(Matrix to, std::span<const std::byte> from) override {
+        checks_.write(to, from);
+        std::memcpy(to.data, from.data(), from.size());
+    }
     void zero(Matrix x) override {
         checks_.zero(x);
         cpu::zero(x, threads_);
@@ -224,12 +233,16 @@ class CpuOps final : public Ops {
         checks_.sum_rows(y, pieces);
         cpu::sum_rows(y, pieces, add, threads_);
     }
-    [[nodiscard]] double squared_norm(ConstMatrix x) override {
+    [[nodiscard]] double squared_norm(std::span<const ConstMatrix> vectors) override {
         if (!options_.fused) {
-            return reference_->squared_norm(x);
+            return reference_->squared_norm(vectors);
         }
-        checks_.squared_norm(x);
-        return cpu::squared_norm(x, threads_);
+        double sum = 0;
+        for (const ConstMatrix& x : vectors) {
+            checks_.squared_norm(x);
+            sum += cpu::squared_norm(x, threads_);
+        }
+        return sum;
     }
     void adam(Matrix w, Matrix m, Matrix v, ConstMatrix gradient, Matrix model_weight, const AdamStep& step) override {
         if (!options_.fused) {
@@ -240,7 +253,7 @@ class CpuOps final : public Ops {
     }
 
   private:
-    CpuOptions options_;
+    OpsOptions options_;
     DType storage_;
     int threads_;
     ArgumentChecks checks_;
@@ -251,7 +264,7 @@ class CpuOps final : public Ops {
 
 }  // namespace
 
-std::unique_ptr<Ops> make_cpu_ops(const CpuOptions& options) {
+std::unique_ptr<Ops> make_cpu_ops(const OpsOptions& options) {
     require_instructions();
     if (options.storage != DType::f32 && options.storage != DType::bf16) {
         fail(ExitCode::internal, "the CPU kernels store f32 or bf16, not {}", name_of(options.storage));

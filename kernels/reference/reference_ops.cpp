@@ -145,6 +145,16 @@ class ReferenceOps : public Ops {
                                  logits.cols);
     }
 
+    void read(std::span<std::byte> to, ConstMatrix from) override {
+        checks_.read(to, from);
+        std::memcpy(to.data(), from.data, to.size());
+    }
+
+    void write(Matrix to, std::span<const std::byte> from) override {
+        checks_.write(to, from);
+        std::memcpy(to.data, from.data(), from.size());
+    }
+
     void zero(Matrix x) override {
         checks_.zero(x);
         for (std::int64_t r = 0; r < x.rows && !x.empty(); ++r) {
@@ -186,9 +196,13 @@ class ReferenceOps : public Ops {
         }
     }
 
-    [[nodiscard]] double squared_norm(ConstMatrix x) override {
-        checks_.squared_norm(x);
-        return x.empty() ? 0 : reference::squared_norm(x.as<A>(), x.cols);
+    [[nodiscard]] double squared_norm(std::span<const ConstMatrix> vectors) override {
+        double sum = 0;
+        for (const ConstMatrix& x : vectors) {
+            checks_.squared_norm(x);
+            sum += x.empty() ? 0 : reference::squared_norm(x.as<A>(), x.cols);
+        }
+        return sum;
     }
 
     void adam(Matrix w, Matrix m, Matrix v, ConstMatrix gradient, Matrix model_weight, const AdamStep& step) override {

@@ -3,6 +3,7 @@
 #include <array>
 #include <catch2/catch.hpp>
 
+#include "kernels/cpu/cpu_device.h"
 #include "test/io/expect_error.h"
 #include "test/io/temporary_directory.h"
 
@@ -24,7 +25,8 @@ Planned plan(const std::string& directory, std::int64_t stage, bool bf16, std::i
     job.model_name = directory;
     job.zero_optimization.stage = stage;
     job.bf16.enabled = bf16;
-    ModelSetup model = open_model(job, false);
+    const std::unique_ptr<Device> device = make_cpu_device();
+    ModelSetup model = open_model(job, *device, false);
     TrainingPlan training = plan_training(job, model, ranks);
     return {std::move(model), std::move(training)};
 }

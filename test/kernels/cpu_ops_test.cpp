@@ -29,7 +29,7 @@ OpsLimits limits(std::int64_t columns = 700) {
 
 /// The backend under test, the truth, and random values of the storage type.
 struct Case {
-    Case(const CpuOptions& options, unsigned seed, std::int64_t columns = 700)
+    Case(const OpsOptions& options, unsigned seed, std::int64_t columns = 700)
         : storage(options.storage),
           rounding(unit_roundoff(options.storage)),
           cpu(make_cpu_ops(options), limits(columns)),
@@ -38,7 +38,7 @@ struct Case {
     explicit Case(unsigned seed, std::int64_t columns = 700) : Case(options_of(seed), seed, columns) {}
 
     /// Both storage types, fused and composed, in turn.
-    static CpuOptions options_of(unsigned seed) {
+    static OpsOptions options_of(unsigned seed) {
         return {.storage = seed % 2 == 0 ? DType::f32 : DType::bf16, .fused = seed / 2 % 3 != 0};
     }
 
@@ -531,7 +531,7 @@ TEST_CASE("Norms, losses and embeddings have the same bits with any number of th
 }
 
 TEST_CASE("Nothing to do is legal") {
-    const CpuOptions options = {.storage = GENERATE(DType::f32, DType::bf16), .fused = GENERATE(true, false)};
+    const OpsOptions options = {.storage = GENERATE(DType::f32, DType::bf16), .fused = GENERATE(true, false)};
     Case c(options, 1);
     const Tensor none(options.storage, 0, 4);
     const Tensor w = c.random(3, 4);
@@ -554,7 +554,7 @@ TEST_CASE("Nothing to do is legal") {
 
 TEST_CASE("Wrong arguments and a workspace that is too small are named faults of the program") {
     CHECK_THROWS_WITH(make_cpu_ops({.storage = DType::f16}), Catch::Contains("f16"));
-    const CpuOptions options = {.storage = GENERATE(DType::f32, DType::bf16), .flash = GENERATE(true, false)};
+    const OpsOptions options = {.storage = GENERATE(DType::f32, DType::bf16), .flash = GENERATE(true, false)};
     const std::unique_ptr<Ops> ops = make_cpu_ops(options);
     std::vector<std::byte> memory(64);
     CHECK_THROWS_AS(ops->bind_workspace(memory, limits()), Error);

@@ -33,7 +33,7 @@ constexpr std::int64_t kLongest = 2048;
 
 class Bench {
   public:
-    explicit Bench(const CpuOptions& options) : ops_(make_cpu_ops(options)), storage_(options.storage) {
+    explicit Bench(const OpsOptions& options) : ops_(make_cpu_ops(options)), storage_(options.storage) {
         const OpsLimits limits = {.tokens = kLongest,
                                   .columns = 2 * kInner,
                                   .weight_elements = kVocabulary * kHidden,
@@ -213,7 +213,7 @@ class Bench {
 }  // namespace tessera
 
 int main(int argc, char** argv) {
-    tessera::CpuOptions options;
+    tessera::OpsOptions options;
     for (int i = 1; i < argc; ++i) {
         const std::string_view argument = argv[i];
         if (argument == "bf16") {

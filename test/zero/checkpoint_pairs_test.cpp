@@ -6,7 +6,6 @@
 #include <catch2/catch.hpp>
 #include <memory>
 
-#include "kernels/cpu/cpu_ops.h"
 #include "test/core/first_ranks.h"
 #include "test/io/temporary_directory.h"
 #include "test/zero/element_states.h"
@@ -48,8 +47,7 @@ struct Layout {
 /// Ranks at a layout in training.
 struct Run {
     Run(const ModelConfig& config, const Layout& layout, const Communicator& communicator)
-        : engine(config, make_cpu_ops({.storage = layout.storage, .fused = true, .flash = true}), layout.options(),
-                 communicator),
+        : engine(config, layout.options(), communicator),
           steps(engine, {.tokens = kTokens,
                          .longest_segment = kTokens,
                          .positions = kTokens,
@@ -119,10 +117,10 @@ Source train_and_save(const Place& place, const ModelConfig& config, const Layou
                   {}};
     place.first_ranks.run(layout.ranks, [&](const Communicator& communicator) {
         Run run(config, layout, communicator);
-        testing::load_initial_weights(run.engine.states);
+        testing::load_initial_weights(run.engine.states, *run.engine.ops);
         (void)run.train();
         CHECK(run.progress == progress);
-        save_checkpoint(root, run.engine.states, communicator, run.progress,
+        save_checkpoint(root, run.engine.states, *run.engine.ops, communicator, run.progress,
                         {"model", std::string(name_of(layout.storage)), "job"});
         source.saved.set(run.engine.states);
         source.results = run.train();
@@ -202,7 +200,7 @@ void check_pair(const Place& place, const Source& source, const ModelConfig& con
         Run run(config, layout, communicator);
         communicator.agree([&] {
             ShardedCheckpoint checkpoint(open_checkpoint(source.checkpoint));
-            checkpoint.load(run.engine.states);
+            checkpoint.load(run.engine.states, *run.engine.ops);
             run.progress = checkpoint.progress();
         });
         CHECK(run.progress == source.progress);

@@ -5,12 +5,15 @@
 #include <chrono>
 #include <thread>
 
+#include "kernels/cpu/cpu_device.h"
 #include "test/core/mpi_world.h"
 
 using namespace tessera;
 using tessera::testing::world;
 
 namespace {
+
+const std::unique_ptr<Device> device = make_cpu_device();
 
 CommunicationQueue::Collective reduce(std::int64_t bytes) {
     return {Exchange::reduce_gradients, 3, bytes};
@@ -21,7 +24,7 @@ CommunicationQueue::Collective reduce(std::int64_t bytes) {
 TEST_CASE("exchanges are done in the order of their submission, and counted") {
     const bool threaded = GENERATE(false, true);
     Progress progress;
-    CommunicationQueue queue(world(), progress, threaded, true);
+    CommunicationQueue queue(world(), *device, progress, threaded, true);
     std::vector<int> order;
     CommunicationQueue::Ticket second = 0;
     for (int i = 0; i < 5; ++i) {
@@ -41,7 +44,7 @@ TEST_CASE("exchanges are done in the order of their submission, and counted") {
 TEST_CASE("an exchange that fails is told to whoever waits, and nothing follows it") {
     const bool threaded = GENERATE(false, true);
     Progress progress;
-    CommunicationQueue queue(world(), progress, threaded, false);
+    CommunicationQueue queue(world(), *device, progress, threaded, false);
     bool followed = false;
     const auto submit_both = [&] {
         static_cast<void>(queue.submit(reduce(1), [] { fail(ExitCode::internal, "broken"); }));
@@ -54,7 +57,7 @@ TEST_CASE("an exchange that fails is told to whoever waits, and nothing follows 
 
 TEST_CASE("a thread of its own does the exchange while the submitter computes") {
     Progress progress;
-    CommunicationQueue queue(world(), progress, true, false);
+    CommunicationQueue queue(world(), *device, progress, true, false);
     std::atomic<bool> released = false;
     static_cast<void>(queue.submit(reduce(1), [&] {
         while (!released) {
@@ -68,7 +71,7 @@ TEST_CASE("a thread of its own does the exchange while the submitter computes") 
 
 TEST_CASE("a rank that exchanges something else is named before it can hang the others") {
     Progress progress;
-    CommunicationQueue queue(world(), progress, true, true);
+    CommunicationQueue queue(world(), *device, progress, true, true);
     const bool odd = world().rank() == 1;
     const auto exchange = [&] {
         static_cast<void>(queue.submit(reduce(odd ? 128 : 64), [] {}));

@@ -8,6 +8,7 @@
 #include "core/transformer.h"
 #include "test/core/model_memory.h"
 #include "test/core/mpi_world.h"
+#include "test/zero/test_device.h"
 #include "zero/gathered_parameters.h"
 #include "zero/gradients.h"
 #include "zero/resident_parameters.h"
@@ -29,17 +30,17 @@ struct EngineOptions {
 
 class Engine {
   public:
-    /// `communicator` must outlive it; all of its ranks make one.
-    Engine(const ModelConfig& model, std::unique_ptr<Ops> operations, const EngineOptions& chosen,
-           const Communicator& communicator = world())
+    /// `communicator` must outlive it; all of its ranks make one. `operations`: null for the device's own.
+    Engine(const ModelConfig& model, const EngineOptions& chosen, const Communicator& communicator = world(),
+           std::unique_ptr<Ops> operations = nullptr)
         : options(chosen),
           config(model),
-          ops(std::move(operations)),
+          ops(operations ? std::move(operations) : device->make_ops({.storage = chosen.storage})),
           units(make_units(config,
                            chosen.stage == 3 ? Residency{chosen.resident, 16 * communicator.size()} : Residency{})),
           partition(units, communicator.size(), chosen.bucket),
-          queue(communicator, progress, chosen.overlap, true),
-          memory(64 << 20),
+          queue(communicator, *device, progress, chosen.overlap, true),
+          memory(device->allocate(8 << 20)),
           carver(memory.span()),
           states(units, partition, {chosen.storage, chosen.stage, communicator.rank(), true}, carver),
           gradients(partition, Transformer::uses(config, Pass::backward).gradients, {chosen.stage, chosen.exchange},
@@ -78,7 +79,9 @@ class Engine {
             const auto token = source->acquire(use.unit, Pass::forward);
             for (const Parameter& parameter : units[static_cast<std::size_t>(use.unit)].parameters) {
                 const ConstMatrix view = token.view(parameter);
-                result[parameter.name].assign(view.data, view.data + parameter.elements() * size_of(options.storage));
+                std::vector<std::byte>& values = result[parameter.name];
+                values.resize(static_cast<std::size_t>(parameter.elements() * size_of(options.storage)));
+                ops->read(values, view);
             }
         }
         return result;
@@ -86,6 +89,7 @@ class Engine {
 
     EngineOptions options;
     ModelConfig config;
+    std::unique_ptr<Device> device = make_device();
     std::unique_ptr<Ops> ops;
     std::vector<Unit> units;
     Partition partition;

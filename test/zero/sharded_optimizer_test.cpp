@@ -18,13 +18,15 @@ namespace {
 /// An engine whose weights and gradients are known numbers.
 struct Fixture : testing::Engine {
     explicit Fixture(const testing::EngineOptions& chosen)
-        : Engine(testing::small_config("qwen3"), make_reference_ops(chosen.storage), chosen) {
-        states.load([](const Parameter& parameter, std::int64_t first, std::int64_t count, DType dtype, void* to) {
-            for (std::int64_t i = 0; i < count; ++i) {
-                const double value = weight(parameter, first + i);
-                convert(dtype, static_cast<std::byte*>(to) + i * size_of(dtype), DType::f64, &value, 1);
-            }
-        });
+        : Engine(testing::small_config("qwen3"), chosen, world(), make_reference_ops(chosen.storage)) {
+        states.load(
+            [](const Parameter& parameter, std::int64_t first, std::int64_t count, DType dtype, void* to) {
+                for (std::int64_t i = 0; i < count; ++i) {
+                    const double value = weight(parameter, first + i);
+                    convert(dtype, static_cast<std::byte*>(to) + i * size_of(dtype), DType::f64, &value, 1);
+                }
+            },
+            *ops);
     }
     static double weight(const Parameter& parameter, std::int64_t element) {
         return static_cast<double>(static_cast<float>(NormalStream(1, parameter.name)(element)));

@@ -8,14 +8,16 @@
 namespace tessera::testing {
 
 /// The same weights at every stage and number of ranks: each element's value depends on its name and index alone.
-inline void load_initial_weights(ModelStates& states) {
-    states.load([](const Parameter& parameter, std::int64_t first, std::int64_t count, DType dtype, void* to) {
-        const NormalStream normal(5, parameter.name);
-        for (std::int64_t i = 0; i < count; ++i) {
-            const double value = 0.2 * normal(first + i) + (parameter.init == Parameter::Init::one ? 1 : 0);
-            convert(dtype, static_cast<std::byte*>(to) + i * size_of(dtype), DType::f64, &value, 1);
-        }
-    });
+inline void load_initial_weights(ModelStates& states, Ops& ops) {
+    states.load(
+        [](const Parameter& parameter, std::int64_t first, std::int64_t count, DType dtype, void* to) {
+            const NormalStream normal(5, parameter.name);
+            for (std::int64_t i = 0; i < count; ++i) {
+                const double value = 0.2 * normal(first + i) + (parameter.init == Parameter::Init::one ? 1 : 0);
+                convert(dtype, static_cast<std::byte*>(to) + i * size_of(dtype), DType::f64, &value, 1);
+            }
+        },
+        ops);
 }
 
 class TrainingSteps {

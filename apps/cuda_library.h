@@ -1,0 +1,12 @@
+// The CUDA backend, loaded when it is used.
+#pragma once
+
+#include "kernels/cuda/backend.h"
+
+namespace tessera {
+
+/// The backend from libtessera_cuda.so beside the program, or from the file that TESSERA_CUDA_LIBRARY names. It stays
+/// loaded. Throws Error(usage) with the reason where there is none, or one of another build.
+[[nodiscard]] const CudaBackend& load_cuda_backend();
+
+}  // namespace tessera
