@@ -17,8 +17,15 @@ say "2 of 5: build"
 jobs=$(nproc)
 memory_jobs=$(($(awk '/MemAvailable/ {print $2}' /proc/meminfo) / 2000000))
 if ((memory_jobs < jobs)); then jobs=$((memory_jobs > 0 ? memory_jobs : 1)); fi
-cmake --preset release -DTESSERA_TESTS=OFF > /dev/null
-cmake --build build --target train -j "$jobs"
+# The CUDA kernels take minutes to compile: only where there is a GPU, and for that one.
+cuda=(-DTESSERA_CUDA=OFF)
+targets=(train)
+if command -v nvcc > /dev/null && nvidia-smi > /dev/null 2>&1; then
+    cuda=(-DTESSERA_CUDA=ON -DCMAKE_CUDA_ARCHITECTURES=native)
+    targets+=(tessera_cuda)
+fi
+cmake --preset release -DTESSERA_TESTS=OFF "${cuda[@]}" > /dev/null
+cmake --build build --target "${targets[@]}" -j "$jobs"
 train=$PWD/build/train
 
 say "3 of 5: text and an empty model"

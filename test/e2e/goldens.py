@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
 """Runs the golden cases with `train` and compares with check.py of the cases.
 
-    goldens.py --train BINARY --cases DIR (--as-they-stand | --pairwise | --all) [NAME ...]
+    goldens.py --train BINARY --cases DIR (--as-they-stand | --pairwise | --all) [--cuda LIBRARY] [NAME ...]
 
 --as-they-stand   each job as the case has it, at each of its ranks
 --pairwise        every pair of values of every two of the settings that change nothing (below)
 --all             all their combinations, without those of micro-batches and buckets
+--cuda LIBRARY    on the device of this backend: the emulated one of the tests, or the product's
 NAME              only the cases whose directory contains it
 
 The settings: ranks of the case, threads 1 and 2, fused or composed kernels, flash or eager attention, gradient
@@ -36,13 +37,13 @@ TIMEOUT = 300  # seconds a run; the cases take about one
 # -------------------------------------------------------------------------------------- combinations
 
 
-def settings_of(case, job, kind):
+def settings_of(case, job, kind, cuda):
     """Setting -> its values for one job of a case."""
     settings = {
         "ranks": case.get("ranks", [1, 2]),
         "threads": [1, 2],
-        "fused": [True, False],
-        "attention": ["flash", "eager"],
+        "fused": [True] if cuda else [True, False],  # the GPU has no composed kernels
+        "attention": ["flash"] if cuda else ["flash", "eager"],
         "holds_with": [None] + case.get("holds_with", []),
     }
     if kind == "training":
@@ -154,7 +155,8 @@ def run_combination(options, check, case_dir, kind, combination):
     job = "job.toml" if kind == "training" else "job_log_prob.toml"
     with tempfile.TemporaryDirectory(prefix="golden-") as work:
         out = os.path.join(work, "out")
-        arguments = [options.train, "--config", job, *overrides({"output_dir": out} | key_overrides(combination))]
+        keys = {"output_dir": out, "device": "cuda" if options.cuda else "cpu"} | key_overrides(combination)
+        arguments = [options.train, "--config", job, *overrides(keys)]
         if combination.get("holds_with"):
             arguments += ["--set", combination["holds_with"]]
         resumed = combination.get("resumed", False)
@@ -233,7 +235,7 @@ def list_runs(options):
             case = tomllib.load(file)
         for kind in case["jobs"]:
             with open(os.path.join(case_dir, "job.toml" if kind == "training" else "job_log_prob.toml"), "rb") as file:
-                settings = settings_of(case, tomllib.load(file), kind)
+                settings = settings_of(case, tomllib.load(file), kind, options.cuda is not None)
             if options.all:
                 combined = {name: values for name, values in settings.items() if name not in ("micro", "bucket")}
                 combinations = all_combinations(combined)
@@ -252,8 +254,11 @@ def main():
     mode = parser.add_mutually_exclusive_group(required=True)
     for name in ("--as-they-stand", "--pairwise", "--all"):
         mode.add_argument(name, action="store_true")
+    parser.add_argument("--cuda", metavar="LIBRARY")
     parser.add_argument("names", nargs="*", metavar="NAME")
     options = parser.parse_args()
+    if options.cuda:
+        os.environ["TESSERA_CUDA_LIBRARY"] = os.path.abspath(options.cuda)
     options.train, options.cases = os.path.abspath(options.train), os.path.abspath(options.cases)
 
     check, cores, passed, failed = load_check(options.cases), Cores(), 0, 0

@@ -1,0 +1,10 @@
+#include "kernels/cuda/attention_backward_keys.h"
+
+namespace tessera::cuda {
+
+template void launch_attention_backward_keys<bfloat16, 96>(simt::Stream, const BackwardCall&);
+template void launch_attention_backward_keys<float16, 96>(simt::Stream, const BackwardCall&);
+template void launch_attention_backward_keys<bfloat16, 128>(simt::Stream, const BackwardCall&);
+template void launch_attention_backward_keys<float16, 128>(simt::Stream, const BackwardCall&);
+
+}  // namespace tessera::cuda

@@ -1,0 +1,81 @@
+#include "kernels/cuda/cuda_device.h"
+
+#include <algorithm>
+
+#include "kernels/cuda/backend.h"
+#include "kernels/cuda/cuda_ops.h"
+#include "kernels/cuda/products.h"
+#include "kernels/cuda/stream_exchange.h"
+
+namespace tessera::cuda {
+namespace {
+
+/// Oldest architecture that the kernels are compiled for.
+constexpr int kOldestCapability = 80;
+
+/// What NCCL, cuBLASLt and the driver take besides the plan; an estimate, on the safe side for a few ranks.
+constexpr std::int64_t kForLibraries = 512 << 20;
+
+class CudaDevice final : public Device {
+  public:
+    explicit CudaDevice(simt::DeviceInfo info) : info_(std::move(info)) {}
+
+    [[nodiscard]] std::string kind() const override { return "cuda"; }
+    [[nodiscard]] std::string description() const override {
+        return fmt::format("{} ({})", info_.name, info_.pci_bus_id);
+    }
+    [[nodiscard]] std::optional<std::int64_t> free_bytes() const override {
+        return std::max<std::int64_t>(0, simt::free_device_bytes() - kForLibraries);
+    }
+
+    [[nodiscard]] Memory allocate(std::int64_t bytes) override {
+        std::byte* memory = simt::allocate_device(bytes);
+        Memory owned({memory, static_cast<std::size_t>(bytes)},
+                     [](std::span<std::byte> block) { simt::free_device(block.data()); });
+        simt::zero_async(memory, bytes, streams_.compute());
+        streams_.wait(streams_.compute());
+        return owned;
+    }
+    [[nodiscard]] std::unique_ptr<Ops> make_ops(const OpsOptions& options) override {
+        return make_cuda_ops(options, streams_);
+    }
+    [[nodiscard]] std::unique_ptr<DeviceExchange> connect(const ExchangeGroup& group) override {
+        return make_exchange(streams_, group);
+    }
+
+  private:
+    simt::DeviceInfo info_;
+    Streams streams_;
+};
+
+std::unique_ptr<Device> open(std::int64_t local_rank) {
+    return open_cuda_device(local_rank);
+}
+
+std::string versions() {
+    return fmt::format("{}\n{}\n{}", simt::runtime_versions(), products_version(), exchange_version());
+}
+
+}  // namespace
+
+std::unique_ptr<Device> open_cuda_device(std::int64_t local_rank) {
+    const int devices = simt::device_count();
+    if (devices == 0) {
+        fail(ExitCode::usage, "this process sees no GPU");
+    }
+    // A scheduler shows each task its own GPU, or each task all of the node's.
+    simt::use_device(static_cast<int>(local_rank % devices));
+    const simt::DeviceInfo info = simt::device_info();
+    if (info.capability < kOldestCapability) {
+        fail(ExitCode::usage, "{} has compute capability {}.{}, the kernels need {}.{} or later", info.name,
+             info.capability / 10, info.capability % 10, kOldestCapability / 10, kOldestCapability % 10);
+    }
+    return std::make_unique<CudaDevice>(info);
+}
+
+}  // namespace tessera::cuda
+
+extern "C" const tessera::CudaBackend* tessera_cuda_backend() {
+    static const tessera::CudaBackend backend{.open = tessera::cuda::open, .versions = tessera::cuda::versions};
+    return &backend;
+}

@@ -1,0 +1,39 @@
+// The order of exchanges and operations on a device's two streams.
+#pragma once
+
+#include <array>
+
+#include "kernels/cuda/streams.h"
+#include "kernels/device.h"
+
+namespace tessera::cuda {
+
+/// What carries the bytes is up to the class that derives from it: it works on streams().exchange().
+class StreamExchange : public DeviceExchange {
+  public:
+    explicit StreamExchange(Streams& streams) : streams_(streams) {}
+
+    void begin() override;
+    [[nodiscard]] Point end() override;
+    void order_after(Point point) override;
+    void finish() override;
+
+  protected:
+    [[nodiscard]] Streams& streams() const { return streams_; }
+
+  private:
+    Streams& streams_;
+    simt::Event asked_;                  // of the operations before begin()
+    std::array<simt::Event, 64> ended_;  // of the last points; one before them is waited for as the oldest of these
+    Point last_ = 0;
+    Point ordered_ = 0;  // up to which operations already wait
+};
+
+/// Exchanges of the device's memory within a group; collective. The streams and the group's exchange of the host must
+/// outlive it.
+[[nodiscard]] std::unique_ptr<DeviceExchange> make_exchange(Streams& streams, const ExchangeGroup& group);
+
+/// Version of the library that carries the bytes, in words.
+[[nodiscard]] std::string exchange_version();
+
+}  // namespace tessera::cuda

@@ -1,0 +1,558 @@
+// Attention of the device through the emulator, against the reference in double: every kernel, lengths and windows
+// around the tiles, packing, grouping, strides, alignment, extreme scores, orders of threads.
+#include "kernels/cuda/attention.h"
+
+#include <catch2/catch.hpp>
+#include <cmath>
+#include <limits>
+#include <tuple>
+
+#include "kernels/reference/reference_ops.h"
+#include "test/kernels/tensor.h"
+#include "test/simt/emulator.h"
+
+namespace tessera {
+namespace {
+
+using simt::Order;
+using testing::OpsWithWorkspace;
+using testing::random_tensor;
+using testing::Tensor;
+using testing::unit_roundoff;
+
+using Starts = std::vector<std::int64_t>;
+
+constexpr DType kDTypes[] = {DType::bf16, DType::f16, DType::f32};
+
+/// A matrix in device memory of exactly its size, whose columns are a range of those of the memory's rows.
+class DeviceMatrix {
+  public:
+    DeviceMatrix(const Tensor& values, std::int64_t columns_before, std::int64_t columns_behind)
+        : shape_(values),
+          before_(columns_before),
+          stride_(columns_before + values.cols() + columns_behind),
+          memory_(values.rows() * stride_ * size_of(values.dtype())) {
+        std::vector<std::byte> bytes(static_cast<std::size_t>(memory_.size()), kPadding);
+        for (std::int64_t r = 0; r < shape_.rows(); ++r) {
+            for (std::int64_t c = 0; c < shape_.cols(); ++c) {
+                const double value = values.get(r, c);
+                convert(shape_.dtype(), bytes.data() + offset(r, c), DType::f64, &value, 1);
+            }
+        }
+        memory_.write(bytes);
+    }
+
+    [[nodiscard]] Matrix view() const {
+        return Matrix(memory_.data(), shape_.dtype(), shape_.rows(), stride_, stride_)
+            .col_range(before_, shape_.cols());
+    }
+    /// What lies there now. Bytes around it must be as they were.
+    [[nodiscard]] Tensor read() const {
+        const std::vector<std::byte> bytes = memory_.read();
+        Tensor result = shape_;
+        bool intact = true;
+        for (std::int64_t r = 0; r < shape_.rows(); ++r) {
+            for (std::int64_t c = -before_; c < stride_ - before_; ++c) {
+                if (c >= 0 && c < shape_.cols()) {
+                    double value = 0;
+                    convert(DType::f64, &value, shape_.dtype(), bytes.data() + offset(r, c), 1);
+                    result.set(r, c, value);
+                    continue;
+                }
+                for (std::int64_t b = 0; b < size_of(shape_.dtype()); ++b) {
+                    intact = intact && bytes[static_cast<std::size_t>(offset(r, c) + b)] == kPadding;
+                }
+            }
+        }
+        REQUIRE(intact);
+        return result;
+    }
+
+  private:
+    static constexpr std::byte kPadding{0xa5};
+
+    [[nodiscard]] std::int64_t offset(std::int64_t r, std::int64_t c) const {
+        return (r * stride_ + before_ + c) * size_of(shape_.dtype());
+    }
+
+    Tensor shape_;
+    std::int64_t before_;
+    std::int64_t stride_;
+    simt::DeviceArray<std::byte> memory_;
+};
+
+struct Case {
+    DType dtype = DType::bf16;
+    std::int64_t head_dim = 64;
+    Starts starts = {0, 64};
+    std::int64_t heads = 1;
+    std::int64_t kv_heads = 1;
+    std::int64_t window = 0;
+    double scale = 0;                 // 0: 1 / sqrt(head_dim)
+    double size = 1;                  // standard deviation of q and k
+    std::int64_t columns_before = 8;  // 8 and 16: aligned where head_dim is
+    std::int64_t columns_behind = 16;
+    std::int64_t columns_before_out = 8;
+    Order order = Order::forward;
+    bool truncate = false;  // sums in mma, as the hardware does
+
+    [[nodiscard]] AttentionShape shape() const {
+        return {.heads = heads,
+                .kv_heads = kv_heads,
+                .head_dim = head_dim,
+                .window = window,
+                .scale = scale == 0 ? 1 / std::sqrt(static_cast<double>(head_dim)) : scale,
+                .starts = starts};
+    }
+    [[nodiscard]] std::int64_t tokens() const { return starts.back(); }
+};
+
+struct Inputs {
+    Inputs(const Case& c, unsigned seed) {
+        std::mt19937 random(seed);
+        q = random_tensor(random, c.dtype, c.tokens(), c.heads * c.head_dim, c.size);
+        k = random_tensor(random, c.dtype, c.tokens(), c.kv_heads * c.head_dim, c.size);
+        v = random_tensor(random, c.dtype, c.tokens(), c.kv_heads * c.head_dim);
+        dout = random_tensor(random, c.dtype, c.tokens(), c.heads * c.head_dim);
+    }
+    Tensor q, k, v, dout;
+};
+
+struct Results {
+    /// Of the shapes that a case has, in `dtype`; the log-sum-exp in `lse_dtype`.
+    Results(const Case& c, DType dtype, DType lse_dtype)
+        : out(dtype, c.tokens(), c.heads * c.head_dim),
+          lse(lse_dtype, c.tokens(), c.heads),
+          dq(out),
+          dk(dtype, c.tokens(), c.kv_heads * c.head_dim),
+          dv(dk) {}
+    friend bool operator==(const Results&, const Results&) = default;
+
+    Tensor out, lse, dq, dk, dv;
+};
+
+template <typename T>
+std::span<const T> on_device(const simt::DeviceArray<T>& array) {
+    return {array.data(), static_cast<std::size_t>(array.size())};
+}
+
+/// Both passes in the emulator.
+Results run(const Case& c, const Inputs& inputs) {
+    simt::set_emulation({.order = c.order, .seed = 7, .capability = 89, .truncate_mma = c.truncate});
+    const AttentionShape shape = c.shape();
+    Results results(c, c.dtype, DType::f32);
+    const std::int64_t before = c.columns_before;
+    const auto to_device = [&](const Tensor& t) { return DeviceMatrix(t, before, c.columns_behind); };
+    const DeviceMatrix q = to_device(inputs.q);
+    const DeviceMatrix k = to_device(inputs.k);
+    const DeviceMatrix v = to_device(inputs.v);
+    const DeviceMatrix dout = to_device(inputs.dout);
+    const DeviceMatrix out(results.out, c.columns_before_out, c.columns_behind);
+    const DeviceMatrix lse(results.lse, 1, 2);
+    const DeviceMatrix dq = to_device(results.dq);
+    const DeviceMatrix dk = to_device(results.dk);
+    const DeviceMatrix dv = to_device(results.dv);
+
+    const cuda::AttentionTileRows rows = cuda::attention_tile_rows(c.dtype, c.head_dim);
+    const auto forward_tiles = cuda::attention_tiles(c.starts, rows.forward);
+    const auto backward_tiles = cuda::attention_tiles(c.starts, rows.backward);
+    const auto segments = static_cast<std::int64_t>(c.starts.size()) - 1;
+    REQUIRE(static_cast<std::int64_t>(forward_tiles.size()) <=
+            cuda::most_attention_tiles(c.tokens(), segments, rows.forward));
+    const simt::DeviceArray<cuda::AttentionTile> forward(forward_tiles);
+    const simt::DeviceArray<cuda::AttentionTile> backward(backward_tiles);
+    const simt::DeviceArray<std::byte> workspace(cuda::attention_workspace_bytes(c.tokens(), c.heads));
+
+    simt::Stream stream = simt::make_stream();
+    cuda::attention_forward(stream, out.view(), lse.view(), q.view(), k.view(), v.view(), shape, on_device(forward));
+    cuda::attention_backward(stream, dq.view(), dk.view(), dv.view(), dout.view(), q.view(), k.view(), v.view(),
+                             out.view(), lse.view(), shape, on_device(backward),
+                             {workspace.data(), static_cast<std::size_t>(workspace.size())});
+    simt::synchronize(stream);
+    simt::destroy_stream(stream);
+    results.out = out.read();
+    results.lse = lse.read();
+    results.dq = dq.read();
+    results.dk = dk.read();
+    results.dv = dv.read();
+    return results;
+}
+
+/// Both passes in double, on the same inputs.
+Results expected_results(const Case& c, const Inputs& inputs) {
+    const AttentionShape shape = c.shape();
+    Results results(c, DType::f64, DType::f64);
+    const Tensor q = inputs.q.as(DType::f64);
+    const Tensor k = inputs.k.as(DType::f64);
+    const Tensor v = inputs.v.as(DType::f64);
+    const Tensor dout = inputs.dout.as(DType::f64);
+    OpsWithWorkspace ops(make_reference_ops(DType::f64), testing::attention_limits(shape));
+    ops->attention_forward(results.out, results.lse, q, k, v, shape);
+    ops->attention_backward(results.dq, results.dk, results.dv, dout, q, k, v, results.out, results.lse, shape);
+    return results;
+}
+
+/// Rounds to a dtype.
+double rounded(DType dtype, double value) {
+    std::uint64_t memory = 0;
+    convert(dtype, &memory, DType::f64, &value, 1);
+    convert(DType::f64, &value, dtype, &memory, 1);
+    return value;
+}
+
+/// Attention as a plain composition of products, softmax and products computes it: sums in float, every matrix (scores,
+/// probabilities and their gradients too) rounded to the storage dtype. What flash attention is measured by.
+Results plain_results(const Case& c, const Inputs& inputs) {
+    const AttentionShape shape = c.shape();
+    const auto scale = static_cast<float>(shape.scale);
+    const auto round = [&](float x) { return static_cast<float>(rounded(c.dtype, x)); };
+    const auto dot = [&](const Tensor& a, std::int64_t i, std::int64_t a_head, const Tensor& b, std::int64_t j,
+                         std::int64_t b_head) {
+        float sum = 0;
+        for (std::int64_t d = 0; d < c.head_dim; ++d) {
+            sum += static_cast<float>(a.get(i, a_head * c.head_dim + d)) *
+                   static_cast<float>(b.get(j, b_head * c.head_dim + d));
+        }
+        return sum;
+    };
+    Results results(c, c.dtype, DType::f32);
+    std::vector<float> dk(static_cast<std::size_t>(c.tokens() * c.kv_heads * c.head_dim));
+    std::vector<float> dv(dk.size());
+    for (std::size_t s = 1; s < c.starts.size(); ++s) {
+        for (std::int64_t head = 0; head < c.heads; ++head) {
+            const std::int64_t kv = head / (c.heads / c.kv_heads);
+            for (std::int64_t i = c.starts[s - 1]; i < c.starts[s]; ++i) {
+                const std::int64_t first = c.window > 0 ? std::max(c.starts[s - 1], i - c.window + 1) : c.starts[s - 1];
+                std::vector<float> p;
+                std::vector<float> dp;
+                float largest = -std::numeric_limits<float>::infinity();
+                for (std::int64_t j = first; j <= i; ++j) {
+                    p.push_back(round(scale * dot(inputs.q, i, head, inputs.k, j, kv)));
+                    dp.push_back(round(dot(inputs.dout, i, head, inputs.v, j, kv)));
+                    largest = std::max(largest, p.back());
+                }
+                float total = 0;
+                for (float& x : p) {
+                    x = std::exp(x - largest);
+                    total += x;
+                }
+                for (float& x : p) {
+                    x = round(x / total);
+                }
+                results.lse.set(i, head, largest + std::log(total));
+                float mean = 0;  // of the gradients of probabilities, from the stored output as in flash attention
+                for (std::int64_t column = head * c.head_dim; column < (head + 1) * c.head_dim; ++column) {
+                    float out = 0;
+                    for (std::size_t n = 0; n < p.size(); ++n) {
+                        out += p[n] * static_cast<float>(inputs.v.get(first + static_cast<std::int64_t>(n),
+                                                                      column + (kv - head) * c.head_dim));
+                    }
+                    results.out.set(i, column, out);
+                    mean += static_cast<float>(results.out.get(i, column) * inputs.dout.get(i, column));
+                }
+                std::vector<float> ds;
+                for (std::size_t n = 0; n < p.size(); ++n) {
+                    ds.push_back(round(p[n] * (dp[n] - mean)));
+                }
+                for (std::int64_t d = 0; d < c.head_dim; ++d) {
+                    const std::int64_t column = head * c.head_dim + d;
+                    const std::int64_t kv_column = kv * c.head_dim + d;
+                    float dq = 0;
+                    for (std::size_t n = 0; n < p.size(); ++n) {
+                        const std::int64_t j = first + static_cast<std::int64_t>(n);
+                        const auto at = static_cast<std::size_t>(j * c.kv_heads * c.head_dim + kv_column);
+                        dq += ds[n] * static_cast<float>(inputs.k.get(j, kv_column));
+                        dk[at] += ds[n] * static_cast<float>(inputs.q.get(i, column));
+                        dv[at] += p[n] * static_cast<float>(inputs.dout.get(i, column));
+                    }
+                    results.dq.set(i, column, scale * dq);
+                }
+            }
+        }
+    }
+    for (std::int64_t j = 0; j < c.tokens(); ++j) {
+        for (std::int64_t column = 0; column < c.kv_heads * c.head_dim; ++column) {
+            const auto at = static_cast<std::size_t>(j * c.kv_heads * c.head_dim + column);
+            results.dk.set(j, column, scale * dk[at]);
+            results.dv.set(j, column, dv[at]);
+        }
+    }
+    return results;
+}
+
+/// The largest of a matrix's differences from what is expected; infinite where one is no number.
+double largest_error(const Tensor& actual, const Tensor& expected) {
+    double largest = 0;
+    for (std::int64_t r = 0; r < actual.rows(); ++r) {
+        for (std::int64_t c = 0; c < actual.cols(); ++c) {
+            const double error = std::abs(actual.get(r, c) - expected.get(r, c));
+            largest = std::max(largest, std::isfinite(error) ? error : std::numeric_limits<double>::infinity());
+        }
+    }
+    return largest;
+}
+
+double largest_value(const Tensor& tensor) {
+    return largest_error(tensor, Tensor(tensor.dtype(), tensor.rows(), tensor.cols()));
+}
+
+/// `actual` is at most `times` as far from what is expected as `plain` is, and what a few sums in f32 may differ.
+void require_as_good(const char* what, const Tensor& actual, const Tensor& plain, const Tensor& expected, double times,
+                     double floor) {
+    const double error = largest_error(actual, expected);
+    const double plain_error = largest_error(plain, expected);
+    INFO(what);
+    CAPTURE(error, plain_error, floor);
+    CHECK(error <= times * plain_error + floor);
+}
+
+void require_reference(const Case& c, unsigned seed = 1) {
+    CAPTURE(name_of(c.dtype), c.head_dim, c.starts, c.heads, c.kv_heads, c.window, c.scale, c.columns_before);
+    const Inputs inputs(c, seed);
+    const Results actual = run(c, inputs);
+    const Results expected = expected_results(c, inputs);
+    const Results plain = plain_results(c, inputs);
+    // Where the plain composition has no error (one visible key: its weight is exactly 1, the gradient of its score
+    // exactly 0), sums of f32 in another order have one. They are of products of order 1, with weights that are off by
+    // what an error of the scores' logarithm is: units of f32 of the largest of them.
+    const double sums = 64 * unit_roundoff(DType::f32) * (1 + largest_value(expected.lse));
+    const double group = static_cast<double>(c.heads / c.kv_heads);
+    const double scale = std::abs(c.shape().scale) * c.size * std::sqrt(static_cast<double>(c.head_dim));
+    require_as_good("out", actual.out, plain.out, expected.out, 2, sums);
+    testing::require_close("lse", actual.lse, expected.lse, 0, sums);
+    require_as_good("dq", actual.dq, plain.dq, expected.dq, 3, sums * scale);
+    require_as_good("dk", actual.dk, plain.dk, expected.dk, 3, sums * scale * group);
+    require_as_good("dv", actual.dv, plain.dv, expected.dv, 3, sums * group);
+}
+
+/// The same bits in every order of threads and blocks.
+void require_one_result(Case c, unsigned seed = 1) {
+    CAPTURE(name_of(c.dtype), c.head_dim, c.starts, c.heads, c.kv_heads, c.window, c.columns_before);
+    const Inputs inputs(c, seed);
+    c.order = Order::forward;
+    const Results forward = run(c, inputs);
+    c.order = Order::reverse;
+    CHECK(run(c, inputs) == forward);
+    c.order = Order::random;
+    CHECK(run(c, inputs) == forward);
+}
+
+Order order_of(std::int64_t number) {
+    return number % 3 == 0 ? Order::forward : number % 3 == 1 ? Order::reverse : Order::random;
+}
+
+}  // namespace
+
+TEST_CASE("Attention on the device agrees with the reference at every head size") {
+    for (const DType dtype : kDTypes) {
+        const std::int64_t length = dtype == DType::bf16 ? 70 : 40;
+        for (const std::int64_t head_dim : {32, 40, 59, 64, 96, 111, 128, 160, 192, 224, 256}) {
+            require_reference(
+                {.dtype = dtype, .head_dim = head_dim, .starts = {0, length}, .order = order_of(head_dim / 8)});
+        }
+    }
+}
+
+TEST_CASE("Attention on the device is as good with the truncated sums of tensor cores") {
+    require_reference({.head_dim = 64, .starts = {0, 70}, .truncate = true});
+    require_reference({.dtype = DType::f16, .head_dim = 128, .starts = {0, 33}, .truncate = true});
+}
+
+TEST_CASE("Attention on the device agrees with the reference at every length around its tiles") {
+    for (const DType dtype : kDTypes) {
+        for (const std::int64_t length : {1, 2, 15, 16, 17, 63, 64, 65, 113, 128, 203, 217}) {
+            require_reference({.dtype = dtype, .head_dim = 32, .starts = {0, length}, .order = order_of(length)});
+        }
+    }
+    require_reference({.head_dim = 128, .starts = {0, 192}});
+    require_reference({.head_dim = 256, .starts = {0, 65}});
+}
+
+TEST_CASE("Attention on the device sees what a window shows") {
+    for (const DType dtype : kDTypes) {
+        for (const std::int64_t window : {1, 2, 7, 32, 64, 65, 1000}) {
+            require_reference(
+                {.dtype = dtype, .head_dim = 64, .starts = {0, 150}, .window = window, .order = order_of(window)});
+        }
+        require_reference({.dtype = dtype, .head_dim = 64, .starts = {0, 250}, .window = 140});
+        require_reference({.dtype = dtype, .head_dim = 128, .starts = {0, 130}, .window = 40});
+        require_reference({.dtype = dtype, .head_dim = 200, .starts = {0, 70}, .window = 9});
+    }
+}
+
+TEST_CASE("Attention on the device keeps packed documents apart, and takes groups of heads and any layout") {
+    const Starts starts = {0, 0, 50, 50, 51, 83, 83};
+    for (const DType dtype : kDTypes) {
+        for (const auto& [heads, kv_heads, columns_before, window] :
+             {std::tuple{1, 1, 1, 0}, {4, 1, 8, 0}, {6, 2, 8, 33}, {4, 4, 8, 20}}) {
+            require_reference({.dtype = dtype,
+                               .head_dim = 40,
+                               .starts = starts,
+                               .heads = heads,
+                               .kv_heads = kv_heads,
+                               .window = window,
+                               .columns_before = columns_before,
+                               .order = order_of(heads)});
+        }
+    }
+    require_reference({.head_dim = 59, .starts = starts, .heads = 2, .columns_before = 3});
+}
+
+TEST_CASE("Attention on the device takes vectors only where address, stride and head size allow it") {
+    for (const DType dtype : kDTypes) {
+        const Case aligned{.dtype = dtype, .head_dim = 40, .starts = {0, 20}, .heads = 2, .kv_heads = 2};
+        Case address = aligned;
+        address.columns_before = 2;
+        address.columns_behind = 6;
+        require_reference(address);
+        Case stride = aligned;
+        stride.columns_behind = 2;
+        require_reference(stride);
+        Case head = aligned;
+        head.head_dim = 38;
+        head.heads = head.kv_heads = 4;
+        require_reference(head);
+        Case out = aligned;
+        out.columns_before_out = 1;
+        require_reference(out);
+    }
+}
+
+TEST_CASE("A packed document has the bits of attention on the device on it alone") {
+    for (const DType dtype : kDTypes) {
+        const Case packed{.dtype = dtype, .head_dim = 64, .starts = {0, 5, 5, 85, 86}, .heads = 2, .window = 33};
+        const Inputs inputs(packed, 3);
+        const Results all = run(packed, inputs);
+        Case alone = packed;
+        alone.starts = {0, 80};
+        Inputs own = inputs;
+        for (Tensor* t : {&own.q, &own.k, &own.v, &own.dout}) {
+            *t = t->rows_from(5, 80);
+        }
+        const Results one = run(alone, own);
+        CHECK(all.out.rows_from(5, 80) == one.out);
+        CHECK(all.lse.rows_from(5, 80) == one.lse);
+        CHECK(all.dq.rows_from(5, 80) == one.dq);
+        CHECK(all.dk.rows_from(5, 80) == one.dk);
+        CHECK(all.dv.rows_from(5, 80) == one.dv);
+    }
+}
+
+TEST_CASE("Attention on the device has one result in every order of threads and blocks") {
+    for (const std::int64_t head_dim : {32, 64, 96, 128, 256}) {
+        require_one_result({.head_dim = head_dim, .starts = {0, 20, 68}});
+    }
+    for (const std::int64_t head_dim : {64, 128, 256}) {
+        require_one_result({.dtype = DType::f32, .head_dim = head_dim, .starts = {0, 20, 68}});
+    }
+    require_one_result({.dtype = DType::f16, .head_dim = 30, .starts = {0, 50}, .window = 20, .columns_before = 3});
+}
+
+TEST_CASE("Attention on the device stays finite for extreme scores") {
+    for (const DType dtype : kDTypes) {
+        for (const double scale : {1.0, -1.0, 20.0}) {  // scores of the order of 1e4 with the last one
+            const Case c{.dtype = dtype, .head_dim = 64, .starts = {0, 83}, .scale = scale, .size = 8};
+            const Inputs inputs(c, 5);
+            const Results results = run(c, inputs);
+            for (const Tensor* t : {&results.out, &results.lse, &results.dq, &results.dk, &results.dv}) {
+                CHECK(std::isfinite(largest_value(*t)));
+            }
+        }
+        // All scores far below -88, where exp(0 - lse) of a masked key would be infinite.
+        Case c{.dtype = dtype, .head_dim = 64, .starts = {0, 70, 83}, .scale = 1};
+        Inputs inputs(c, 6);
+        for (std::int64_t t = 0; t < c.tokens(); ++t) {
+            for (std::int64_t d = 0; d < c.head_dim; ++d) {
+                inputs.q.set(t, d, 3 + 0.125 * static_cast<double>(t % 5));
+                inputs.k.set(t, d, -2 + 0.125 * static_cast<double>((t + d) % 3));
+            }
+        }
+        const Results results = run(c, inputs);
+        const Results expected = expected_results(c, inputs);
+        const Results plain = plain_results(c, inputs);
+        CHECK(largest_error(results.lse, expected.lse) < 400 * 64 * unit_roundoff(DType::f32));
+        CHECK(expected.lse.get(0, 0) < -88);
+        // Scores of the plain composition are off by their rounding, ours are not.
+        CHECK(largest_error(results.out, expected.out) <= 2 * largest_error(plain.out, expected.out) + 1e-4);
+        CHECK(largest_error(results.dq, expected.dq) <= 3 * largest_error(plain.dq, expected.dq) + 1e-3);
+        CHECK(largest_error(results.dk, expected.dk) <= 3 * largest_error(plain.dk, expected.dk) + 1e-3);
+        CHECK(largest_error(results.dv, expected.dv) <= 3 * largest_error(plain.dv, expected.dv) + 1e-4);
+    }
+}
+
+TEST_CASE("A window of 1 returns a token's own value") {
+    for (const DType dtype : kDTypes) {
+        const Case c{.dtype = dtype, .head_dim = 32, .starts = {0, 70}, .window = 1};
+        const Inputs inputs(c, 8);
+        const Results results = run(c, inputs);
+        CHECK(largest_error(results.out, inputs.v) == 0);
+        // A probability of 1 from the stored log-sum-exp, to its rounding.
+        CHECK(largest_error(results.dv, inputs.dout) <= 4 * 2 * unit_roundoff(dtype));
+    }
+}
+
+TEST_CASE("Aligned attention on the device reads shared memory without bank conflicts") {
+    for (const DType dtype : {DType::bf16, DType::f16}) {
+        for (const std::int64_t head_dim : {32, 64, 96, 128, 256}) {
+            const Case c{.dtype = dtype, .head_dim = head_dim, .starts = {0, 70}};
+            const Inputs inputs(c, 9);
+            simt::reset_statistics();
+            run(c, inputs);
+            CAPTURE(head_dim);
+            CHECK(simt::statistics().shared_conflicts == 0);
+        }
+    }
+}
+
+TEST_CASE("Attention on the device takes no tokens, and refuses what it has no kernel for") {
+    CHECK(cuda::attention_tiles(Starts{0, 0, 0}, 64).empty());
+    CHECK_THROWS_WITH(cuda::attention_tile_rows(DType::bf16, 257), Catch::Contains("257"));
+    CHECK_THROWS_WITH(cuda::attention_tile_rows(DType::f64, 64), Catch::Contains("f64"));
+    CHECK_THROWS_WITH(cuda::attention_tiles(Starts{0, std::int64_t{1} << 31}, 64), Catch::Contains("2147483648"));
+    const Starts none = {0};
+    const AttentionShape shape{.heads = 1, .kv_heads = 1, .head_dim = 64, .scale = 1, .starts = none};
+    const Matrix nothing(nullptr, DType::bf16, 0, 64);
+    const Matrix no_lse(nullptr, DType::f32, 0, 1);
+    cuda::attention_forward(nullptr, nothing, no_lse, nothing, nothing, nothing, shape, {});
+    cuda::attention_backward(nullptr, nothing, nothing, nothing, nothing, nothing, nothing, nothing, nothing, no_lse,
+                             shape, {}, {});
+    const Matrix one(nullptr, DType::bf16, 1, 64);
+    CHECK_THROWS_WITH(cuda::attention_backward(nullptr, one, one, one, one, one, one, one, one, no_lse, shape, {}, {}),
+                      Catch::Contains("workspace"));
+}
+
+TEST_CASE("Attention on the device agrees with the reference at large lengths", "[.slow]") {
+    for (const DType dtype : kDTypes) {
+        for (const std::int64_t length : {512, 1024}) {
+            require_reference({.dtype = dtype, .head_dim = 64, .starts = {0, length}, .heads = 2});
+            require_reference({.dtype = dtype, .head_dim = 128, .starts = {0, length}, .window = 300});
+        }
+        require_reference({.dtype = dtype, .head_dim = 256, .starts = {0, 100, 512}});
+    }
+}
+
+TEST_CASE("Attention on the device agrees with the reference on random shapes", "[.slow]") {
+    for (unsigned seed = 0; seed < 40; ++seed) {
+        std::mt19937 random(seed);
+        const auto pick = [&](std::int64_t low, std::int64_t high) {
+            return std::uniform_int_distribution<std::int64_t>(low, high)(random);
+        };
+        Starts starts = {0};
+        for (std::int64_t s = pick(1, 4); s > 0 || starts.back() == 0; --s) {
+            starts.push_back(starts.back() + pick(0, 3) * pick(0, 60));
+        }
+        const std::int64_t kv_heads = pick(1, 2);
+        CAPTURE(seed);
+        require_reference({.dtype = kDTypes[seed % 3],
+                           .head_dim = pick(1, 256),
+                           .starts = starts,
+                           .heads = kv_heads * pick(1, 3),
+                           .kv_heads = kv_heads,
+                           .window = pick(0, 1) * pick(1, 150),
+                           .columns_before = pick(0, 8),
+                           .order = order_of(seed)},
+                          seed);
+    }
+}
+
+}  // namespace tessera
