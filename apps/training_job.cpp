@@ -402,9 +402,10 @@ void TrainingRun::report_exchanges() {
     for (const Exchange exchange : kExchanges) {
         const ExchangeTotals& total = traffic[exchange];
         if (total.calls > 0) {
-            rows.emplace_back(name_of(exchange), fmt::format("{} calls, {} bytes sent, {:.2f} s, waited {:.2f} s",
-                                                             with_separators(total.calls), with_separators(total.bytes),
-                                                             total.seconds, total.waited));
+            const std::string times =
+                total.seconds > 0 ? fmt::format(", {:.2f} s, waited {:.2f} s", total.seconds, total.waited) : "";
+            rows.emplace_back(name_of(exchange), fmt::format("{} calls, {} bytes sent{}", with_separators(total.calls),
+                                                             with_separators(total.bytes), times));
         }
     }
     console_.table("exchanged by rank 0", rows);

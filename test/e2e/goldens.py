@@ -7,6 +7,7 @@
 --pairwise        every pair of values of every two of the settings that change nothing (below)
 --all             all their combinations, without those of micro-batches and buckets
 --cuda LIBRARY    on the device of this backend: the emulated one of the tests, or the product's
+--most-ranks N    only runs of at most N ranks: a GPU takes one
 NAME              only the cases whose directory contains it
 
 The settings: ranks of the case, threads 1 and 2, fused or composed kernels, flash or eager attention, gradient
@@ -244,6 +245,8 @@ def list_runs(options):
             else:
                 combinations = all_combinations({"ranks": settings["ranks"]})
             for combination in combinations:
+                if combination["ranks"] > options.most_ranks:
+                    continue
                 yield name, case_dir, kind, combination
 
 
@@ -255,6 +258,7 @@ def main():
     for name in ("--as-they-stand", "--pairwise", "--all"):
         mode.add_argument(name, action="store_true")
     parser.add_argument("--cuda", metavar="LIBRARY")
+    parser.add_argument("--most-ranks", type=int, default=1000, metavar="N")
     parser.add_argument("names", nargs="*", metavar="NAME")
     options = parser.parse_args()
     if options.cuda:

@@ -231,6 +231,8 @@ def main():
             sources.check(mutant)
         if arguments.only:
             mutants = [mutant for mutant in mutants if any(part in mutant.name for part in arguments.only)]
+            if not mutants:
+                raise ListError(f"no mutant is called {' or '.join(arguments.only)}")
         if arguments.work:
             os.makedirs(arguments.work, exist_ok=True)
         if not arguments.only:
