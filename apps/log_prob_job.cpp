@@ -55,7 +55,7 @@ class BatchResult {
 class LogProbRun {
   public:
     LogProbRun(const Communicator& communicator, LogProbSetup& setup, Console& console, const StopSignals& signals,
-               Progress& progress);
+               Progress& progress, PlannedMemory memory);
     LogProbRun(const LogProbRun&) = delete;
     LogProbRun& operator=(const LogProbRun&) = delete;
     ~LogProbRun() { queue_.close(); }
@@ -64,6 +64,8 @@ class LogProbRun {
         states_.load(initial_parameters(setup_.job(), setup_.model()), setup_.ops());
     }
     [[nodiscard]] ExitCode run(const std::string& path, const LogProbAttributes& attributes);
+    /// Returns when all exchanges are done: before all ranks leave together.
+    void settle() { queue_.settle(); }
 
   private:
     [[nodiscard]] std::int64_t values_of(std::int64_t batch) const;
@@ -102,14 +104,14 @@ class LogProbRun {
 };
 
 LogProbRun::LogProbRun(const Communicator& communicator, LogProbSetup& setup, Console& console,
-                       const StopSignals& signals, Progress& progress)
+                       const StopSignals& signals, Progress& progress, PlannedMemory memory)
     : communicator_(communicator),
       setup_(setup),
       console_(console),
       signals_(signals),
       progress_(progress),
       entropy_(setup.job().log_prob.entropy),
-      memory_(setup.device(), total_bytes(setup.plan()) + kMemoryAlignment),
+      memory_(std::move(memory)),
       queue_(communicator, setup.device(), progress_,
              setup.job().zero_optimization.overlap_comm && communicator.size() > 1, kCheckExchanges),
       states_(setup.model().units, setup.partition(), setup.states_options(communicator.rank()), memory_.carver()),
@@ -391,12 +393,16 @@ ExitCode run_log_prob(const Communicator& communicator, const JobFile& file, con
     }
     Progress progress;
     const HangWatch watch(communicator, job.output_dir, static_cast<double>(job.limits.hang_seconds), progress);
+    std::optional<PlannedMemory> memory;
+    communicator.agree([&] { memory.emplace(*opened.device, total_bytes(setup->plan()) + kMemoryAlignment); });
     std::unique_ptr<LogProbRun> run;
-    communicator.agree([&] {
-        run = std::make_unique<LogProbRun>(communicator, *setup, console, signals, progress);
-        run->load();
+    return together(communicator, [&] {
+        run = std::make_unique<LogProbRun>(communicator, *setup, console, signals, progress, std::move(*memory));
+        communicator.agree([&] { run->load(); });
+        const ExitCode code = run->run(path, attributes);
+        run->settle();
+        return code;
     });
-    return together(communicator, [&] { return run->run(path, attributes); });
 }
 
 }  // namespace tessera

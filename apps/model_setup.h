@@ -57,6 +57,7 @@ void resolve_buckets(Job& job, const std::vector<Unit>& units);
 /// One block of memory, carved by a first pass of `build` that only counts and a second one that takes.
 class PlannedMemory {
   public:
+    /// On this rank alone: before anything that all ranks do together needs it.
     PlannedMemory(Device& device, std::int64_t bytes) : memory_(device.allocate(bytes)), carver_(memory_.span()) {}
     [[nodiscard]] Carver& carver() { return carver_; }
 

@@ -31,7 +31,7 @@ namespace {
 class TrainingRun {
   public:
     TrainingRun(const Communicator& communicator, TrainingSetup& setup, RunDirectory& directory, Console& console,
-                const StopSignals& signals, Progress& life);
+                const StopSignals& signals, Progress& life, PlannedMemory memory);
     TrainingRun(const TrainingRun&) = delete;
     TrainingRun& operator=(const TrainingRun&) = delete;
     ~TrainingRun() { queue_.close(); }
@@ -139,7 +139,7 @@ std::string shown(double value) {
 }
 
 TrainingRun::TrainingRun(const Communicator& communicator, TrainingSetup& setup, RunDirectory& directory,
-                         Console& console, const StopSignals& signals, Progress& life)
+                         Console& console, const StopSignals& signals, Progress& life, PlannedMemory memory)
     : communicator_(communicator),
       setup_(setup),
       job_(setup.job()),
@@ -147,7 +147,7 @@ TrainingRun::TrainingRun(const Communicator& communicator, TrainingSetup& setup,
       console_(console),
       signals_(signals),
       life_(life),
-      memory_(setup.device(), total_bytes(setup.plan()) + kMemoryAlignment),
+      memory_(std::move(memory)),
       queue_(communicator, setup.device(), life_, job_.zero_optimization.overlap_comm && communicator.size() > 1,
              kCheckExchanges),
       states_(setup.units(), setup.partition(), setup.states_options(communicator.rank()), memory_.carver()),
@@ -624,14 +624,17 @@ ExitCode run_training(const Communicator& communicator, const JobFile& file, con
     Progress life;
     const HangWatch watch(communicator, setup->job().output_dir, static_cast<double>(setup->job().limits.hang_seconds),
                           life);
-    std::unique_ptr<TrainingRun> run;
+    std::optional<PlannedMemory> memory;
     communicator.agree([&] {
         if (checkpoint) {
             checkpoint->check(setup->units());
         }
-        run = std::make_unique<TrainingRun>(communicator, *setup, directory, console, signals, life);
+        memory.emplace(*opened.device, total_bytes(setup->plan()) + kMemoryAlignment);
     });
+    std::unique_ptr<TrainingRun> run;
     return together(communicator, [&] {
+        run =
+            std::make_unique<TrainingRun>(communicator, *setup, directory, console, signals, life, std::move(*memory));
         try {
             run->load(checkpoint.get());
             const ExitCode code = run->run();

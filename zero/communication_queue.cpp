@@ -39,7 +39,12 @@ CommunicationQueue::Ticket CommunicationQueue::submit(const Collective& collecti
     if (device_) {
         traffic_[collective.purpose] += {1, collective.bytes, 0, 0};
         device_->begin();
-        perform({collective, std::move(work)});
+        try {
+            perform({collective, std::move(work)});
+        } catch (...) {
+            static_cast<void>(device_->end());
+            throw;
+        }
         done_ = submitted_ = device_->end();
         if (!overlapped_) {
             device_->order_after(submitted_);

@@ -4,6 +4,7 @@
 
 #include "kernels/cuda/backend.h"
 #include "kernels/cuda/cuda_ops.h"
+#include "kernels/cuda/elementwise.h"
 #include "kernels/cuda/products.h"
 #include "kernels/cuda/stream_exchange.h"
 
@@ -18,7 +19,7 @@ constexpr std::int64_t kForLibraries = 512 << 20;
 
 class CudaDevice final : public Device {
   public:
-    explicit CudaDevice(simt::DeviceInfo info) : info_(std::move(info)) {}
+    explicit CudaDevice(simt::DeviceInfo info) : info_(std::move(info)) { probe(); }
 
     [[nodiscard]] std::string kind() const override { return "cuda"; }
     [[nodiscard]] std::string description() const override {
@@ -44,6 +45,18 @@ class CudaDevice final : public Device {
     }
 
   private:
+    /// The library may have been compiled for other architectures only: a kernel shows it.
+    void probe() {
+        try {
+            const Memory memory = allocate(kMemoryAlignment);
+            scale(streams_.compute(), Matrix(memory.span().data(), DType::f32, 1, 1), 1);
+            streams_.wait(streams_.compute());
+        } catch (const Error& error) {
+            fail(ExitCode::usage, "{} (compute capability {}.{}) does not run this build's kernels: {}", info_.name,
+                 info_.capability / 10, info_.capability % 10, error.what());
+        }
+    }
+
     simt::DeviceInfo info_;
     Streams streams_;
 };

@@ -39,7 +39,11 @@ struct Sorted {
 class CudaOps final : public Ops {
   public:
     CudaOps(DType storage, Streams& streams, std::unique_ptr<Products> products)
-        : storage_(storage), checks_(storage, DType::f32), streams_(streams), products_(std::move(products)) {}
+        : storage_(storage),
+          checks_(storage, DType::f32),
+          streams_(streams),
+          products_(std::move(products)),
+          indices_(streams) {}
 
     [[nodiscard]] DType storage() const override { return storage_; }
     [[nodiscard]] DType accumulate() const override { return DType::f32; }
@@ -148,12 +152,20 @@ class CudaOps final : public Ops {
 
     void read(std::span<std::byte> to, ConstMatrix from) override {
         checks_.read(to, from);
+        streams_.wait(stream());  // a copy to memory that is not pinned blocks, and nobody would watch
         simt::copy_async(to.data(), from.data, static_cast<std::int64_t>(to.size()), stream());
         streams_.wait(stream());
     }
     void write(Matrix to, std::span<const std::byte> from) override {
         checks_.write(to, from);
-        simt::copy_async(to.data, from.data(), static_cast<std::int64_t>(from.size()), stream());
+        const auto bytes = static_cast<std::int64_t>(from.size());
+        if (bytes <= indices_.largest()) {
+            simt::copy_async(to.data, indices_.place(from), bytes, stream());  // through pinned memory, without waiting
+            return;
+        }
+        streams_.wait(stream());
+        simt::copy_async(to.data, from.data(), bytes, stream());
+        streams_.wait(stream());
     }
     void zero(Matrix x) override {
         checks_.zero(x);
@@ -215,9 +227,9 @@ class CudaOps final : public Ops {
     }
 
     [[nodiscard]] simt::Stream stream() const { return streams_.current(); }
-    [[nodiscard]] const std::int32_t* on_device(Indices values) { return indices_.on_device(values, stream()).data(); }
+    [[nodiscard]] const std::int32_t* on_device(Indices values) { return indices_.on_device(values).data(); }
     [[nodiscard]] std::span<const AttentionTile> on_device(const std::vector<AttentionTile>& tiles) {
-        return indices_.on_device(std::span(tiles), stream());
+        return indices_.on_device(std::span(tiles));
     }
 
     DType storage_;

@@ -127,8 +127,10 @@ void move_rows(simt::Stream stream, Matrix to, ConstMatrix from, const std::int3
 void move_rows(simt::Stream stream, Matrix to, ConstMatrix from, const std::int32_t* rows) {
     if (size_of(to.dtype) == sizeof(std::uint32_t)) {
         move_rows<std::uint32_t>(stream, to, from, rows);
-    } else {
+    } else if (size_of(to.dtype) == sizeof(std::uint16_t)) {
         move_rows<std::uint16_t>(stream, to, from, rows);
+    } else {
+        fail(ExitCode::internal, "no kernel moves {}", name_of(to.dtype));
     }
 }
 

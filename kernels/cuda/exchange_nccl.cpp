@@ -96,7 +96,12 @@ class NcclExchange final : public StreamExchange {
             return;
         }
         check(ncclGroupStart(), "ncclGroupStart");
-        calls();
+        try {
+            calls();
+        } catch (...) {
+            static_cast<void>(ncclGroupEnd());
+            throw;
+        }
         check(ncclGroupEnd(), "ncclGroupEnd");
     }
 

@@ -1,7 +1,6 @@
 #include "kernels/cuda/index_cache.h"
 
 #include <algorithm>
-#include <thread>
 
 #include "core/base/checked.h"
 #include "core/base/memory.h"
@@ -27,7 +26,7 @@ IndexCache::~IndexCache() {
     simt::free_pinned(pinned_);
 }
 
-const std::byte* IndexCache::place(std::span<const std::byte> bytes, simt::Stream stream) {
+const std::byte* IndexCache::place(std::span<const std::byte> bytes) {
     if (bytes.empty()) {
         return nullptr;
     }
@@ -43,12 +42,12 @@ const std::byte* IndexCache::place(std::span<const std::byte> bytes, simt::Strea
         }
     }
     Entry& oldest = *std::ranges::min_element(entries_, {}, &Entry::used);
-    while (oldest.used > 0 && !oldest.copied.passed()) {  // the pinned memory is still being read
-        std::this_thread::yield();
+    if (oldest.used > 0) {
+        streams_.wait(oldest.copied);  // the pinned memory may still be read
     }
     std::ranges::copy(bytes, oldest.pinned);
-    simt::copy_async(oldest.device, oldest.pinned, static_cast<std::int64_t>(bytes.size()), stream);
-    oldest.copied.record(stream);
+    simt::copy_async(oldest.device, oldest.pinned, static_cast<std::int64_t>(bytes.size()), streams_.current());
+    oldest.copied.record(streams_.current());
     oldest.bytes = bytes.size();
     oldest.used = time_;
     return oldest.device;

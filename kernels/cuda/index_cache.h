@@ -18,16 +18,20 @@ class IndexCache {
     /// Device memory for arrays of at most `largest` bytes.
     [[nodiscard]] static std::int64_t workspace_bytes(std::int64_t largest);
     void bind(std::span<std::byte> memory, std::int64_t largest);
-    IndexCache() = default;
+    /// The streams must outlive it.
+    explicit IndexCache(const Streams& streams) : streams_(streams) {}
     IndexCache(const IndexCache&) = delete;
     IndexCache& operator=(const IndexCache&) = delete;
     ~IndexCache();
 
-    /// The array in device memory, for what `stream` is given next.
+    /// The array in device memory, for what the current stream is given next.
     template <typename T>
-    [[nodiscard]] std::span<const T> on_device(std::span<const T> values, simt::Stream stream) {
-        return {reinterpret_cast<const T*>(place(std::as_bytes(values), stream)), values.size()};
+    [[nodiscard]] std::span<const T> on_device(std::span<const T> values) {
+        return {reinterpret_cast<const T*>(place(std::as_bytes(values))), values.size()};
     }
+    [[nodiscard]] const std::byte* place(std::span<const std::byte> bytes);
+    /// Bytes of the largest array that it takes.
+    [[nodiscard]] std::int64_t largest() const { return largest_; }
 
   private:
     struct Entry {
@@ -37,8 +41,7 @@ class IndexCache {
         std::int64_t used = 0;  // when; 0: never
         simt::Event copied;
     };
-    [[nodiscard]] const std::byte* place(std::span<const std::byte> bytes, simt::Stream stream);
-
+    const Streams& streams_;
     std::vector<Entry> entries_;
     std::int64_t largest_ = 0;
     std::int64_t time_ = 0;

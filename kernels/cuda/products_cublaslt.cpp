@@ -4,7 +4,7 @@
 #include <map>
 #include <tuple>
 
-#include "core/base/error.h"
+#include "core/base/checked.h"
 #include "kernels/cuda/products.h"
 
 namespace tessera::cuda {
@@ -12,6 +12,10 @@ namespace {
 
 /// As much as NVIDIA recommends for Hopper.
 constexpr std::int64_t kWorkspace = 32 << 20;
+constexpr std::int64_t kWorkspaceAlignment = 256;
+
+/// Shapes whose algorithms are kept: micro-batches of ever other lengths must not fill the memory.
+constexpr std::size_t kMostPlans = 1024;
 
 void check(cublasStatus_t status, const char* call) {
     if (status != CUBLAS_STATUS_SUCCESS) {
@@ -70,7 +74,8 @@ struct Shape {
 /// Descriptions of one shape, and the algorithm that the library chose for it.
 class Plan {
   public:
-    Plan(cublasLtHandle_t library, const Shape& shape, bool tf32) {
+    /// `bias`: of the first call; its alignment counts.
+    Plan(cublasLtHandle_t library, const Shape& shape, bool tf32, const std::byte* bias) {
         const bool fast = shape.input == DType::f32 && tf32;
         check(cublasLtMatmulDescCreate(&operation_.handle, fast ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F,
                                        CUDA_R_32F),
@@ -80,6 +85,7 @@ class Plan {
         if (shape.bias) {
             set(CUBLASLT_MATMUL_DESC_EPILOGUE, CUBLASLT_EPILOGUE_BIAS);
             set(CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, type_of(shape.input));
+            set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, bias);
         }
         lay_out(a_, type_of(shape.input), shape.transpose_a ? shape.k : shape.m, shape.transpose_a ? shape.m : shape.k,
                 shape.lda);
@@ -122,6 +128,8 @@ class Plan {
                   "cublasLtMatmulPreferenceSetAttribute");
         };
         prefer(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, static_cast<std::size_t>(kWorkspace));
+        // Parts of a sum that are added afterwards stay in fp32.
+        prefer(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, std::uint32_t{CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE});
         for (const auto attribute :
              {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
               CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES}) {
@@ -150,8 +158,12 @@ class CublasLtProducts final : public Products {
   public:
     explicit CublasLtProducts(bool tf32) : tf32_(tf32) { check(cublasLtCreate(&library_.handle), "cublasLtCreate"); }
 
-    [[nodiscard]] std::int64_t workspace_bytes() const override { return kWorkspace; }
-    void bind_workspace(std::span<std::byte> memory) override { workspace_ = memory; }
+    [[nodiscard]] std::int64_t workspace_bytes() const override { return kWorkspace + kWorkspaceAlignment; }
+    void bind_workspace(std::span<std::byte> memory) override {
+        const auto address = reinterpret_cast<std::intptr_t>(memory.data());
+        const std::int64_t skipped = round_up(address, kWorkspaceAlignment) - address;
+        workspace_ = memory.subspan(static_cast<std::size_t>(skipped), static_cast<std::size_t>(kWorkspace));
+    }
 
     void forward(simt::Stream stream, Matrix y, ConstMatrix x, ConstMatrix w, ConstMatrix bias) override {
         Shape shape{.m = w.rows, .n = x.rows, .k = x.cols, .transpose_a = true, .bias = !bias.empty()};
@@ -178,16 +190,20 @@ class CublasLtProducts final : public Products {
         shape.ldd = d.stride;
         shape.input = a.dtype;
         shape.output = d.dtype;
-        shape.alignment = std::min({alignment_of(a), alignment_of(b), alignment_of(d)});
+        shape.alignment =
+            std::min({alignment_of(a.data), alignment_of(b.data), alignment_of(d.data), alignment_of(bias)});
         auto plan = plans_.find(shape);
         if (plan == plans_.end()) {
-            plan = plans_.try_emplace(shape, library_.handle, shape, tf32_).first;
+            if (plans_.size() >= kMostPlans) {
+                plans_.clear();
+            }
+            plan = plans_.try_emplace(shape, library_.handle, shape, tf32_, bias).first;
         }
         plan->second.run(library_.handle, a.data, b.data, d.data, bias, shape.accumulate, workspace_, stream);
     }
     /// The largest power of two up to 16 that the address is a multiple of.
-    [[nodiscard]] static std::uint32_t alignment_of(const ConstMatrix& matrix) {
-        const auto address = reinterpret_cast<std::uintptr_t>(matrix.data) | 16u;
+    [[nodiscard]] static std::uint32_t alignment_of(const std::byte* data) {
+        const auto address = reinterpret_cast<std::uintptr_t>(data) | 16u;
         return static_cast<std::uint32_t>(address & (~address + 1));
     }
 

@@ -17,9 +17,9 @@ namespace tessera::simt {
 using Stream = CUstream_st*;
 
 struct DeviceInfo {
-    std::string name;         // "NVIDIA H200"
-    std::string pci_bus_id;   // "0000:1b:00.0"
-    int capability = 0;       // 90 for sm_90
+    std::string name;        // "NVIDIA H200"
+    std::string pci_bus_id;  // "0000:1b:00.0"
+    int capability = 0;      // 90 for sm_90
     int multiprocessors = 0;
     std::int64_t total_bytes = 0;
     std::int64_t largest_shared = 0;  // bytes that a block may ask for
@@ -46,8 +46,8 @@ void destroy_stream(Stream stream) noexcept;
 /// Returns when all that was given is done, and throws what went wrong there.
 void synchronize(Stream stream);
 
-/// Bytes between any two of device, pinned and other host memory. From other host memory the bytes are taken before
-/// the call returns; to it, and between all others, they move in the stream's order.
+/// Bytes between any two of device, pinned and other host memory, in the stream's order. Host memory that is not pinned
+/// must stay as it is until the copy is done, which may block.
 void copy_async(void* to, const void* from, std::int64_t bytes, Stream stream);
 /// `rows` rows of `row_bytes` bytes, `to_stride` and `from_stride` bytes apart.
 void copy_rows_async(void* to, std::int64_t to_stride, const void* from, std::int64_t from_stride,

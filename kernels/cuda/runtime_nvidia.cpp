@@ -138,17 +138,26 @@ void synchronize(Stream stream) {
 }
 
 void copy_async(void* to, const void* from, std::int64_t bytes, Stream stream) {
+    if (bytes == 0) {
+        return;
+    }
     check_cuda(cudaMemcpyAsync(to, from, as_size(bytes), cudaMemcpyDefault, stream), "cudaMemcpyAsync");
 }
 
 void copy_rows_async(void* to, std::int64_t to_stride, const void* from, std::int64_t from_stride,
                      std::int64_t row_bytes, std::int64_t rows, Stream stream) {
+    if (to_stride == row_bytes && from_stride == row_bytes) {
+        return copy_async(to, from, rows * row_bytes, stream);  // rows may be longer than a stride can be
+    }
     check_cuda(cudaMemcpy2DAsync(to, as_size(to_stride), from, as_size(from_stride), as_size(row_bytes), as_size(rows),
                                  cudaMemcpyDefault, stream),
                "cudaMemcpy2DAsync");
 }
 
 void zero_async(void* memory, std::int64_t bytes, Stream stream) {
+    if (bytes == 0) {
+        return;
+    }
     check_cuda(cudaMemsetAsync(memory, 0, as_size(bytes), stream), "cudaMemsetAsync");
 }
 
@@ -180,6 +189,7 @@ void Event::make_wait(Stream stream) const {
 bool Event::passed() const {
     const cudaError_t result = cudaEventQuery(event_);
     if (result == cudaErrorNotReady) {
+        static_cast<void>(cudaGetLastError());  // no error, and not to be found by whoever looks for one next
         return false;
     }
     check_cuda(result, "cudaEventQuery");

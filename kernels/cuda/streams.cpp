@@ -4,16 +4,22 @@
 
 namespace tessera::cuda {
 
-void Streams::wait(simt::Stream stream) {
+void Streams::wait(const simt::Event& point) const {
+    while (!point.passed()) {
+        if (watch_) {
+            watch_();
+        }
+        std::this_thread::yield();
+    }
+}
+
+void Streams::wait(simt::Stream stream) const {
     if (!watch_) {
         return simt::synchronize(stream);
     }
     simt::Event end;
     end.record(stream);
-    while (!end.passed()) {
-        watch_();
-        std::this_thread::yield();
-    }
+    wait(end);
 }
 
 }  // namespace tessera::cuda

@@ -26,8 +26,10 @@ class Streams {
 
     /// Called again and again while the host waits; throws where waiting is in vain.
     void set_watch(std::function<void()> watch) { watch_ = std::move(watch); }
+    /// Returns when the point is passed.
+    void wait(const simt::Event& point) const;
     /// Returns when all that `stream` was given is done.
-    void wait(simt::Stream stream);
+    void wait(simt::Stream stream) const;
 
   private:
     simt::Stream compute_;

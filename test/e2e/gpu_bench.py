@@ -76,7 +76,7 @@ def test_goldens(parts, options):
     for script, mode in (("goldens.py", ["--as-they-stand", *alone]), ("bf16_goldens.py", [])):
         command = [sys.executable, os.path.join(HERE, script), "--train", train, "--cases", options.cases,
                    "--cuda", options.cuda, *mode, *names]
-        parts.run(f"golden cases, {script}", command, 90)
+        parts.run(f"golden cases, {script}", command, 60)
 
 
 def sanitize(parts, options):
@@ -85,11 +85,11 @@ def sanitize(parts, options):
         parts.found["sanitizers"] = "there is no compute-sanitizer here"
         print(parts.found["sanitizers"])
         return
-    for dtype in ("f32", "bf16"):
+    for dtype, tools in (("f32", SANITIZERS[:2]), ("bf16", SANITIZERS)):
         bench = [os.path.join(options.build, "test", "kernel_bench"), "--shape", "tiny", "--dtype", dtype,
                  "--cuda", options.cuda]
-        for which in SANITIZERS:
-            parts.run(f"compute-sanitizer {which}, {dtype}", [tool, "--tool", which, "--error-exitcode", "1", *bench], 12)
+        for which in tools:
+            parts.run(f"compute-sanitizer {which}, {dtype}", [tool, "--tool", which, "--error-exitcode", "1", *bench], 24)
 
 
 def measure_kernels(parts, options):

@@ -171,7 +171,7 @@ TEST_CASE("events pass, again and again") {
     set_emulation({});
 }
 
-TEST_CASE("pinned memory is read when the copy's turn comes, other memory at once") {
+TEST_CASE("memory of the host is read when the copy's turn comes") {
     set_emulation({});
     const OwnStream stream;
     const DeviceArray<float> x(1);
@@ -183,9 +183,9 @@ TEST_CASE("pinned memory is read when the copy's turn comes, other memory at onc
     CHECK(x.read() == std::vector<float>{2});
     float host = 3;
     copy_async(x.data(), &host, 4, stream);
-    host = 4;
+    host = 4;  // too early
     synchronize(stream);
-    CHECK(x.read() == std::vector<float>{3});
+    CHECK(x.read() == std::vector<float>{4});
 }
 
 TEST_CASE("what is freed too early is reported") {
