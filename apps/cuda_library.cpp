@@ -8,20 +8,35 @@
 namespace tessera {
 namespace {
 
+/// Empty: that beside the program.
+std::filesystem::path named_library() {
+    const char* named = std::getenv("TESSERA_CUDA_LIBRARY");
+    return named == nullptr ? "" : named;
+}
+
 std::filesystem::path library_path() {
-    if (const char* named = std::getenv("TESSERA_CUDA_LIBRARY"); named != nullptr && *named != '\0') {
-        return named;
+    const std::filesystem::path named = named_library();
+    const std::filesystem::path path =
+        named.empty() ? std::filesystem::read_symlink("/proc/self/exe").parent_path() / "libtessera_cuda.so" : named;
+    if (!std::filesystem::exists(path)) {
+        fail(ExitCode::usage, "this build has no CUDA: there is no {}", path.string());
     }
-    return std::filesystem::read_symlink("/proc/self/exe").parent_path() / "libtessera_cuda.so";
+    return path;
+}
+
+/// Whether the library that every NVIDIA driver brings is there.
+bool has_driver() {
+    void* driver = dlopen("libcuda.so.1", RTLD_LAZY | RTLD_LOCAL);
+    if (driver != nullptr) {
+        dlclose(driver);
+    }
+    return driver != nullptr;
 }
 
 }  // namespace
 
 const CudaBackend& load_cuda_backend() {
     const std::filesystem::path path = library_path();
-    if (!std::filesystem::exists(path)) {
-        fail(ExitCode::usage, "this build has no CUDA: there is no {}", path.string());
-    }
     void* library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
     if (library == nullptr) {
         fail(ExitCode::usage, "the CUDA backend cannot be loaded: {}", dlerror());
@@ -31,6 +46,14 @@ const CudaBackend& load_cuda_backend() {
         fail(ExitCode::usage, "{} is not of this build", path.string());
     }
     return *entry();
+}
+
+std::unique_ptr<Device> open_cuda(std::int64_t local_rank) {
+    static_cast<void>(library_path());
+    if (named_library().empty() && !has_driver()) {
+        fail(ExitCode::usage, "there is no NVIDIA driver on this machine");
+    }
+    return load_cuda_backend().open(local_rank);
 }
 
 }  // namespace tessera

@@ -45,7 +45,7 @@ OpenedDevice open_device(const std::string& wanted, std::int64_t local_rank) {
         return {make_cpu_device(), "", ""};
     }
     try {
-        return {load_cuda_backend().open(local_rank), "", drop_bad_topology()};
+        return {open_cuda(local_rank), "", drop_bad_topology()};
     } catch (const Error& error) {
         if (wanted == "cuda") {
             throw Error(error.code(), fmt::format("device = \"cuda\": {}", error.what()));
