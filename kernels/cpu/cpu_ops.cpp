@@ -3,7 +3,6 @@
 #include <omp.h>
 
 #include <algorithm>
-#include <cstring>
 
 #include "kernels/check_arguments.h"
 #include "kernels/cpu/adam.h"
@@ -193,11 +192,11 @@ class CpuOps final : public Ops {
 
     void read(std::span<std::byte> to, ConstMatrix from) override {
         checks_.read(to, from);
-        std::memcpy(to.data(), from.data, to.size());
+        std::copy_n(from.data, to.size(), to.data());
     }
     void write(Matrix to, std::span<const std::byte> from) override {
         checks_.write(to, from);
-        std::memcpy(to.data, from.data(), from.size());
+        std::ranges::copy(from, to.data);
     }
     void zero(Matrix x) override {
         checks_.zero(x);

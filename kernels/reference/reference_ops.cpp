@@ -147,12 +147,12 @@ class ReferenceOps : public Ops {
 
     void read(std::span<std::byte> to, ConstMatrix from) override {
         checks_.read(to, from);
-        std::memcpy(to.data(), from.data, to.size());
+        std::copy_n(from.data, to.size(), to.data());
     }
 
     void write(Matrix to, std::span<const std::byte> from) override {
         checks_.write(to, from);
-        std::memcpy(to.data, from.data(), from.size());
+        std::ranges::copy(from, to.data);
     }
 
     void zero(Matrix x) override {
