@@ -75,10 +75,10 @@ TEST_CASE("every stage and every way of exchange gives the same bits without acc
     const std::string family = GENERATE(as<std::string>(), "llama", "qwen2", "qwen3");  // qwen2: tied, biases
     const DType storage = GENERATE(DType::f32, DType::bf16);
     const bool checkpointing = GENERATE(false, true);
-    // The emulator takes minutes: one size of buckets, and the families that have all that llama has.
+    // The emulator takes minutes: one size of buckets, one family.
     const auto buckets =
         testing::kEmulated ? std::vector<std::int64_t>{333} : std::vector<std::int64_t>{1, 333, 1'000'000};
-    if (testing::kEmulated && family == "llama") {
+    if (testing::kEmulated && (family != "qwen3" || checkpointing)) {
         return;
     }
     const Training training{family, storage, checkpointing, 1};
