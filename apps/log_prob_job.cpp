@@ -342,16 +342,13 @@ bool is_finished(const std::string& path, const LogProbAttributes& attributes, c
 ExitCode run_log_prob(const Communicator& communicator, const JobFile& file, const StopSignals& signals) {
     Console console(communicator.rank() == 0);
     const Cores cores = take_cores(communicator.local());
-    const OpenedDevice opened = open_devices(file.job.device, communicator);
+    const OpenedDevice opened = open_devices(file.job.device, communicator, console);
     const FreeMemory free = least_free_memory(*opened.device, communicator);
     std::unique_ptr<LogProbSetup> setup;
     communicator.agree([&] {
         setup = std::make_unique<LogProbSetup>(file.job, *opened.device, communicator.size(), communicator.rank() == 0,
                                                free);
     });
-    if (!opened.warning.empty()) {
-        console.warn(opened.warning);
-    }
     for (const std::string& warning : setup->warnings()) {
         console.warn(warning);
     }
@@ -394,7 +391,7 @@ ExitCode run_log_prob(const Communicator& communicator, const JobFile& file, con
     Progress progress;
     const HangWatch watch(communicator, job.output_dir, static_cast<double>(job.limits.hang_seconds), progress);
     std::optional<PlannedMemory> memory;
-    communicator.agree([&] { memory.emplace(*opened.device, total_bytes(setup->plan()) + kMemoryAlignment); });
+    communicator.agree([&] { memory.emplace(*opened.device, setup->plan()); });
     std::unique_ptr<LogProbRun> run;
     return together(communicator, [&] {
         run = std::make_unique<LogProbRun>(communicator, *setup, console, signals, progress, std::move(*memory));

@@ -113,6 +113,9 @@ void resolve_buckets(Job& job, const std::vector<Unit>& units) {
     }
 }
 
+PlannedMemory::PlannedMemory(Device& device, const MemoryPlan& plan)
+    : memory_(device.allocate(total_bytes(plan) + kMemoryAlignment)), carver_(memory_.span()) {}
+
 Carver& bind_workspace(PlannedMemory& memory, const ModelSetup& setup, const TransformerLimits& limits) {
     const OpsLimits bounds = ops_limits(setup.config(), limits);
     setup.ops->bind_workspace(memory.carver().bytes(setup.ops->workspace_bytes(bounds)), bounds);

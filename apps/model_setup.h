@@ -58,7 +58,7 @@ void resolve_buckets(Job& job, const std::vector<Unit>& units);
 class PlannedMemory {
   public:
     /// On this rank alone: before anything that all ranks do together needs it.
-    PlannedMemory(Device& device, std::int64_t bytes) : memory_(device.allocate(bytes)), carver_(memory_.span()) {}
+    PlannedMemory(Device& device, const MemoryPlan& plan);
     [[nodiscard]] Carver& carver() { return carver_; }
 
   private:

@@ -26,26 +26,26 @@ std::string granted_by() {
 
 /// NCCL does not start where the file that NCCL_TOPO_FILE names cannot be read; one below /proc/self/fd is of another
 /// process. Drops the variable then and says so.
-std::string drop_bad_topology() {
+void drop_bad_topology(Console& console) {
     const char* value = std::getenv("NCCL_TOPO_FILE");
     const std::string path = value == nullptr ? "" : value;
     const bool foreign = path.starts_with("/proc/self/fd");
     if (path.empty() || (!foreign && access(path.c_str(), R_OK) == 0)) {
-        return {};
+        return;
     }
     unsetenv("NCCL_TOPO_FILE");
-    return fmt::format("NCCL_TOPO_FILE={} is left out: {}", path,
-                       foreign ? "it is open in another process" : "the file cannot be read");
+    console.warn(fmt::format("NCCL_TOPO_FILE={} is left out: {}", path,
+                             foreign ? "it is open in another process" : "the file cannot be read"));
 }
 
 }  // namespace
 
 OpenedDevice open_device(const std::string& wanted, std::int64_t local_rank) {
     if (wanted == "cpu") {
-        return {make_cpu_device(), "", ""};
+        return {make_cpu_device(), ""};
     }
     try {
-        return {open_cuda(local_rank), "", drop_bad_topology()};
+        return {open_cuda(local_rank), ""};
     } catch (const Error& error) {
         if (wanted == "cuda") {
             throw Error(error.code(), fmt::format("device = \"cuda\": {}", error.what()));
@@ -56,11 +56,11 @@ OpenedDevice open_device(const std::string& wanted, std::int64_t local_rank) {
                  "the CPU all the same",
                  grant, error.what());
         }
-        return {make_cpu_device(), error.what(), ""};
+        return {make_cpu_device(), error.what()};
     }
 }
 
-OpenedDevice open_devices(const std::string& wanted, const Communicator& communicator) {
+OpenedDevice open_devices(const std::string& wanted, const Communicator& communicator, Console& console) {
     OpenedDevice opened;
     communicator.agree([&] { opened = open_device(wanted, communicator.local().rank); });
     const std::vector<std::string> kinds = communicator.all_gather(opened.device->kind());
@@ -80,6 +80,9 @@ OpenedDevice open_devices(const std::string& wanted, const Communicator& communi
                                           "it has GPUs, and let each see its own",
                                           other->second, rank, places[rank]));
         }
+    }
+    if (opened.device->kind() == "cuda") {
+        drop_bad_topology(console);
     }
     return opened;
 }

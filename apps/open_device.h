@@ -1,6 +1,7 @@
 // Where a job computes.
 #pragma once
 
+#include "apps/console.h"
 #include "apps/free_memory.h"
 #include "kernels/device.h"
 
@@ -8,8 +9,7 @@ namespace tessera {
 
 struct OpenedDevice {
     std::unique_ptr<Device> device;
-    std::string note;     // why "auto" is the CPU; empty where there is nothing to say
-    std::string warning;  // worth showing to the user once; empty where there is none
+    std::string note;  // why "auto" is the CPU; empty where there is nothing to say
 
     [[nodiscard]] std::string words() const {
         return note.empty() ? device->description() : fmt::format("{} ({})", device->description(), note);
@@ -21,7 +21,7 @@ struct OpenedDevice {
 [[nodiscard]] OpenedDevice open_device(const std::string& wanted, std::int64_t local_rank);
 
 /// The same for all ranks of a job, which must compute on the same kind of device and each on its own; collective.
-[[nodiscard]] OpenedDevice open_devices(const std::string& wanted, const Communicator& communicator);
+[[nodiscard]] OpenedDevice open_devices(const std::string& wanted, const Communicator& communicator, Console& console);
 
 /// What a rank may take of the device's memory, where `ranks` ranks share the node's.
 [[nodiscard]] FreeMemory free_memory_of(const Device& device, std::int64_t ranks);

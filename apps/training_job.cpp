@@ -586,16 +586,13 @@ ExitCode TrainingRun::run() {
 ExitCode run_training(const Communicator& communicator, const JobFile& file, const StopSignals& signals) {
     Console console(communicator.rank() == 0);
     const Cores cores = take_cores(communicator.local());
-    const OpenedDevice opened = open_devices(file.job.device, communicator);
+    const OpenedDevice opened = open_devices(file.job.device, communicator, console);
     const FreeMemory free = least_free_memory(*opened.device, communicator);
     std::unique_ptr<TrainingSetup> setup;
     communicator.agree([&] {
         setup = std::make_unique<TrainingSetup>(file.job, *opened.device, communicator.size(), communicator.rank() == 0,
                                                 free);
     });
-    if (!opened.warning.empty()) {
-        console.warn(opened.warning);
-    }
     for (const std::string& warning : setup->warnings()) {
         console.warn(warning);
     }
@@ -629,7 +626,7 @@ ExitCode run_training(const Communicator& communicator, const JobFile& file, con
         if (checkpoint) {
             checkpoint->check(setup->units());
         }
-        memory.emplace(*opened.device, total_bytes(setup->plan()) + kMemoryAlignment);
+        memory.emplace(*opened.device, setup->plan());
     });
     std::unique_ptr<TrainingRun> run;
     return together(communicator, [&] {

@@ -60,18 +60,10 @@ void convert_elements(To* to, const From* from, std::int64_t count) {
 template <typename To>
 void convert_to(To* to, DType from_dtype, const void* from, std::int64_t count) {
     switch (from_dtype) {
-        case DType::f64:
-            convert_elements(to, static_cast<const double*>(from), count);
-            return;
-        case DType::f32:
-            convert_elements(to, static_cast<const float*>(from), count);
-            return;
-        case DType::bf16:
-            convert_elements(to, static_cast<const bfloat16*>(from), count);
-            return;
-        case DType::f16:
-            convert_elements(to, static_cast<const float16*>(from), count);
-            return;
+        case DType::f64: convert_elements(to, static_cast<const double*>(from), count); return;
+        case DType::f32: convert_elements(to, static_cast<const float*>(from), count); return;
+        case DType::bf16: convert_elements(to, static_cast<const bfloat16*>(from), count); return;
+        case DType::f16: convert_elements(to, static_cast<const float16*>(from), count); return;
     }
 }
 
@@ -85,18 +77,10 @@ void convert(DType to_dtype, void* to, DType from_dtype, const void* from, std::
         return;
     }
     switch (to_dtype) {
-        case DType::f64:
-            convert_to(static_cast<double*>(to), from_dtype, from, count);
-            return;
-        case DType::f32:
-            convert_to(static_cast<float*>(to), from_dtype, from, count);
-            return;
-        case DType::bf16:
-            convert_to(static_cast<bfloat16*>(to), from_dtype, from, count);
-            return;
-        case DType::f16:
-            convert_to(static_cast<float16*>(to), from_dtype, from, count);
-            return;
+        case DType::f64: convert_to(static_cast<double*>(to), from_dtype, from, count); return;
+        case DType::f32: convert_to(static_cast<float*>(to), from_dtype, from, count); return;
+        case DType::bf16: convert_to(static_cast<bfloat16*>(to), from_dtype, from, count); return;
+        case DType::f16: convert_to(static_cast<float16*>(to), from_dtype, from, count); return;
     }
 }
 

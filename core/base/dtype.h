@@ -17,14 +17,10 @@ enum class DType : std::uint8_t { f64, f32, bf16, f16 };
 
 [[nodiscard]] constexpr std::string_view name_of(DType dtype) {
     switch (dtype) {
-        case DType::f64:
-            return "f64";
-        case DType::f32:
-            return "f32";
-        case DType::bf16:
-            return "bf16";
-        case DType::f16:
-            return "f16";
+        case DType::f64: return "f64";
+        case DType::f32: return "f32";
+        case DType::bf16: return "bf16";
+        case DType::f16: return "f16";
     }
     return "?";
 }

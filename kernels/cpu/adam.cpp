@@ -1,7 +1,6 @@
 #include "kernels/cpu/adam.h"
 
-#include <cmath>
-
+#include "kernels/adam_coefficients.h"
 #include "kernels/cpu/support.h"
 #include "kernels/cpu/vector.h"
 
@@ -9,19 +8,19 @@ namespace tessera::cpu {
 
 namespace {
 
-/// The step's numbers as the loop uses them, computed in double and rounded once.
+/// The step's numbers in every element of a vector.
 struct Coefficients {
-    explicit Coefficients(const AdamStep& step)
-        : gradient_scale(broadcast(static_cast<float>(step.gradient_scale))),
-          joined_decay(broadcast(step.decoupled ? 0.0F : static_cast<float>(step.weight_decay))),
-          shrink(broadcast(step.decoupled ? static_cast<float>(1 - step.lr * step.weight_decay) : 1.0F)),
-          beta1(broadcast(static_cast<float>(step.beta1))),
-          rest1(broadcast(static_cast<float>(1 - step.beta1))),
-          beta2(broadcast(static_cast<float>(step.beta2))),
-          rest2(broadcast(static_cast<float>(1 - step.beta2))),
-          root(broadcast(static_cast<float>(1 / std::sqrt(step.bias_correction2)))),
-          eps(broadcast(static_cast<float>(step.eps))),
-          rate(broadcast(static_cast<float>(-step.lr / step.bias_correction1))) {}
+    explicit Coefficients(const AdamCoefficients& k)
+        : gradient_scale(broadcast(k.gradient_scale)),
+          joined_decay(broadcast(k.joined_decay)),
+          shrink(broadcast(k.shrink)),
+          beta1(broadcast(k.beta1)),
+          rest1(broadcast(k.rest1)),
+          beta2(broadcast(k.beta2)),
+          rest2(broadcast(k.rest2)),
+          root(broadcast(k.root)),
+          eps(broadcast(k.eps)),
+          rate(broadcast(k.rate)) {}
 
     Vec gradient_scale;
     Vec joined_decay;
@@ -40,7 +39,7 @@ struct Coefficients {
 void adam(Matrix w, Matrix m, Matrix v, ConstMatrix gradient, Matrix model_weight, const AdamStep& step, DType storage,
           int threads) {
     const bool publishes = !model_weight.empty();
-    const Coefficients k(step);
+    const Coefficients k{AdamCoefficients(step)};
     with_storage(storage, [&](auto type) {
         using S = decltype(type);
         S* published = publishes ? model_weight.as<S>() : nullptr;

@@ -1,8 +1,8 @@
 #include "kernels/cuda/adam.h"
 
-#include <cmath>
 #include <type_traits>
 
+#include "kernels/adam_coefficients.h"
 #include "kernels/cuda/dispatch.h"
 #include "kernels/cuda/for_elements.h"
 #include "kernels/cuda/rows.h"
@@ -10,35 +10,6 @@
 namespace tessera::cuda {
 
 namespace {
-
-/// The step's numbers as the kernel uses them, computed in double and rounded once.
-struct Coefficients {
-    float gradient_scale;
-    float joined_decay;
-    float shrink;
-    float beta1;
-    float rest1;
-    float beta2;
-    float rest2;
-    float root;
-    float eps;
-    float rate;
-};
-
-Coefficients coefficients_of(const AdamStep& step) {
-    return {
-        .gradient_scale = static_cast<float>(step.gradient_scale),
-        .joined_decay = static_cast<float>(step.decoupled ? 0 : step.weight_decay),
-        .shrink = static_cast<float>(step.decoupled ? 1 - step.lr * step.weight_decay : 1),
-        .beta1 = static_cast<float>(step.beta1),
-        .rest1 = static_cast<float>(1 - step.beta1),
-        .beta2 = static_cast<float>(step.beta2),
-        .rest2 = static_cast<float>(1 - step.beta2),
-        .root = static_cast<float>(1 / std::sqrt(step.bias_correction2)),
-        .eps = static_cast<float>(step.eps),
-        .rate = static_cast<float>(-step.lr / step.bias_correction1),
-    };
-}
 
 /// The finaliser of SplitMix64.
 SIMT_DEVICE std::uint64_t mix(std::uint64_t x) {
@@ -72,7 +43,7 @@ struct Adam {
     float* v;
     const float* gradient;
     S* model_weight;  // or null
-    Coefficients k;
+    AdamCoefficients k;
     StochasticRounding rounding;
     bool stochastic;
 
@@ -130,7 +101,7 @@ void adam(simt::Stream stream, Matrix w, Matrix m, Matrix v, ConstMatrix gradien
                            v.as<float>(),
                            gradient.as<float>(),
                            model_weight.empty() ? nullptr : model_weight.as<S>(),
-                           coefficients_of(step),
+                           AdamCoefficients(step),
                            rounding.value_or(StochasticRounding()),
                            rounding.has_value()};
         for_elements(stream, 1, w.cols, all_aligned<Adam<S>::kGroup>(w, m, v, gradient, model_weight), body);

@@ -11,9 +11,6 @@
 namespace tessera::cuda {
 namespace {
 
-/// Oldest architecture that the kernels are compiled for.
-constexpr int kOldestCapability = 80;
-
 /// What NCCL, cuBLASLt and the driver take besides the plan; an estimate, on the safe side for a few ranks.
 constexpr std::int64_t kForLibraries = 512 << 20;
 
@@ -45,7 +42,7 @@ class CudaDevice final : public Device {
     }
 
   private:
-    /// The library may have been compiled for other architectures only: a kernel shows it.
+    /// The library may have been compiled for other architectures only, or the device be too old: a kernel shows it.
     void probe() {
         try {
             const Memory memory = allocate(kMemoryAlignment);
@@ -61,10 +58,6 @@ class CudaDevice final : public Device {
     Streams streams_;
 };
 
-std::unique_ptr<Device> open(std::int64_t local_rank) {
-    return open_cuda_device(local_rank);
-}
-
 std::string versions() {
     return fmt::format("{}\n{}\n{}", simt::runtime_versions(), products_version(), exchange_version());
 }
@@ -78,17 +71,13 @@ std::unique_ptr<Device> open_cuda_device(std::int64_t local_rank) {
     }
     // A scheduler shows each task its own GPU, or each task all of the node's.
     simt::use_device(static_cast<int>(local_rank % devices));
-    const simt::DeviceInfo info = simt::device_info();
-    if (info.capability < kOldestCapability) {
-        fail(ExitCode::usage, "{} has compute capability {}.{}, the kernels need {}.{} or later", info.name,
-             info.capability / 10, info.capability % 10, kOldestCapability / 10, kOldestCapability % 10);
-    }
-    return std::make_unique<CudaDevice>(info);
+    return std::make_unique<CudaDevice>(simt::device_info());
 }
 
 }  // namespace tessera::cuda
 
 extern "C" const tessera::CudaBackend* tessera_cuda_backend() {
-    static const tessera::CudaBackend backend{.open = tessera::cuda::open, .versions = tessera::cuda::versions};
+    static const tessera::CudaBackend backend{.open = tessera::cuda::open_cuda_device,
+                                              .versions = tessera::cuda::versions};
     return &backend;
 }

@@ -17,9 +17,8 @@ import os
 import statistics
 import sys
 import tempfile
-import tomllib
 
-from goldens import Cores, load_check, run_in
+from goldens import Cores, list_cases, load_check, run_in
 from launch import last_lines, mpirun, overrides
 
 FORWARD = ("log_probs", "entropy", "sum_log_prob", "loss", "eval_loss")
@@ -54,15 +53,10 @@ def main():
     options.train, options.cases = os.path.abspath(options.train), os.path.abspath(options.cases)
     os.environ["TESSERA_CUDA_LIBRARY"] = os.path.abspath(options.cuda)
 
-    compare, cores = load_check(options.cases).__globals__["COMPARE"], Cores()
+    compare, cores = load_check(options.cases).COMPARE, Cores()
     runs = {}
     with concurrent.futures.ThreadPoolExecutor(cores.all) as pool:
-        for name in sorted(os.listdir(options.cases)):
-            case_dir = os.path.join(options.cases, name)
-            if not name[:2].isdigit() or (options.names and not any(part in name for part in options.names)):
-                continue
-            with open(os.path.join(case_dir, "case.toml"), "rb") as file:
-                case = tomllib.load(file)
+        for name, case_dir, case in list_cases(options):
             if 1 not in case.get("ranks", [1]):
                 continue
             for kind in case["jobs"]:

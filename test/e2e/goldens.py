@@ -223,17 +223,22 @@ def load_check(cases):
     spec = importlib.util.spec_from_file_location("check", os.path.join(cases, "check.py"))
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    return module.check
+    return module
 
 
-def list_runs(options):
+def list_cases(options):
+    """Name, directory and description of each case that was chosen."""
     for name in sorted(os.listdir(options.cases)):
         case_dir = os.path.join(options.cases, name)
         chosen = not options.names or any(part in name for part in options.names)
         if not re.match(r"\d\d", name) or not chosen:
             continue
         with open(os.path.join(case_dir, "case.toml"), "rb") as file:
-            case = tomllib.load(file)
+            yield name, case_dir, tomllib.load(file)
+
+
+def list_runs(options):
+    for name, case_dir, case in list_cases(options):
         for kind in case["jobs"]:
             with open(os.path.join(case_dir, "job.toml" if kind == "training" else "job_log_prob.toml"), "rb") as file:
                 settings = settings_of(case, tomllib.load(file), kind, options.cuda is not None)
@@ -265,7 +270,7 @@ def main():
         os.environ["TESSERA_CUDA_LIBRARY"] = os.path.abspath(options.cuda)
     options.train, options.cases = os.path.abspath(options.train), os.path.abspath(options.cases)
 
-    check, cores, passed, failed = load_check(options.cases), Cores(), 0, 0
+    check, cores, passed, failed = load_check(options.cases).check, Cores(), 0, 0
     with concurrent.futures.ThreadPoolExecutor(cores.all) as pool:
         runs = {}
         for name, case_dir, kind, combination in list_runs(options):

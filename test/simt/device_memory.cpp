@@ -12,14 +12,6 @@ namespace tessera::simt::emulated {
 
 namespace {
 
-void* reserve(std::size_t bytes) {
-    void* memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (memory == MAP_FAILED) {
-        throw EmulationError("no addresses for the memory of the emulated device");
-    }
-    return memory;
-}
-
 const char* kind(const Allocation& allocation) {
     return allocation.pinned ? "pinned memory" : "device memory";
 }
@@ -27,8 +19,7 @@ const char* kind(const Allocation& allocation) {
 }  // namespace
 
 DeviceMemory::DeviceMemory()
-    : memory_(static_cast<std::byte*>(reserve(kBytes))),
-      owners_(static_cast<std::uint32_t*>(reserve(kBytes / kUnit * sizeof(std::uint32_t)))),
+    : owners_(reinterpret_cast<std::uint32_t*>(reserve_addresses(kBytes / kUnit * sizeof(std::uint32_t)))),
       allocations_(1) {}
 
 std::byte* DeviceMemory::allocate(std::int64_t bytes, bool pinned) {
@@ -36,7 +27,7 @@ std::byte* DeviceMemory::allocate(std::int64_t bytes, bool pinned) {
         throw EmulationError(fmt::format("{} bytes of the emulated device's memory cannot be had", bytes));
     }
     // One unit off a multiple of two: aligned to 256 bytes and to no more.
-    std::byte* begin = memory_ + used_ + kUnit;
+    std::byte* begin = at(used_ + kUnit);
     const std::int64_t units = 1 + round_up(ceil_div(bytes, kUnit) + 1, 2) + 1;
     const auto index = narrow<std::uint32_t>(allocations_.size());
     allocations_.push_back({begin, bytes, pinned, true});
@@ -65,8 +56,8 @@ void DeviceMemory::free(std::byte* memory, bool pinned) {
     const std::int64_t end = (offset(memory) + allocation.bytes) / kPage * kPage;
     constexpr std::int64_t kWorthWhile = 1 << 20;  // the system keeps a list of such holes, and it should be short
     if (end - first >= kWorthWhile) {
-        madvise(memory_ + first, static_cast<std::size_t>(end - first), MADV_DONTNEED);
-        mprotect(memory_ + first, static_cast<std::size_t>(end - first), PROT_NONE);
+        madvise(at(first), static_cast<std::size_t>(end - first), MADV_DONTNEED);
+        mprotect(at(first), static_cast<std::size_t>(end - first), PROT_NONE);
     }
 }
 

@@ -7,6 +7,8 @@
 #include <deque>
 #include <string>
 
+#include "test/simt/address_range.h"
+
 namespace tessera::simt::emulated {
 
 struct Allocation {
@@ -16,7 +18,7 @@ struct Allocation {
     bool live = false;
 };
 
-class DeviceMemory {
+class DeviceMemory : public AddressRange<std::size_t{128} << 30> {
   public:
     /// Unused addresses before and behind each allocation, at least.
     static constexpr std::int64_t kRedZone = 256;
@@ -27,21 +29,13 @@ class DeviceMemory {
     /// Throws where that was not allocated so.
     void free(std::byte* memory, bool pinned);
 
-    [[nodiscard]] bool contains(const void* address) const {
-        return static_cast<std::size_t>(static_cast<const std::byte*>(address) - memory_) < kBytes;
-    }
-    [[nodiscard]] std::int64_t offset(const void* address) const {
-        return static_cast<const std::byte*>(address) - memory_;
-    }
     /// Whether [address, address + bytes) lies in one live allocation.
     [[nodiscard]] bool holds(const void* address, std::int64_t bytes) const;
-    /// What lies at an address of contains(), in words: "byte 40 of 64 bytes of device memory".
+    /// What lies at an address of the range, in words: "byte 40 of 64 bytes of device memory".
     [[nodiscard]] std::string describe(const void* address) const;
-    [[nodiscard]] std::string describe_offset(std::int64_t offset) const { return describe(memory_ + offset); }
+    [[nodiscard]] std::string describe_offset(std::int64_t offset) const { return describe(at(offset)); }
     /// The live allocation there, or null.
     [[nodiscard]] const Allocation* find(const void* address) const;
-
-    static constexpr std::size_t kBytes = std::size_t{128} << 30;
 
   private:
     static constexpr std::int64_t kUnit = 256;  // bytes that belong to one allocation or its red zones
@@ -50,7 +44,6 @@ class DeviceMemory {
         return allocations_[owners_[static_cast<std::size_t>(offset(address) / kUnit)]];
     }
 
-    std::byte* memory_;
     std::uint32_t* owners_;  // of each unit: place in allocations_; 0 is nobody
     std::deque<Allocation> allocations_;
     std::int64_t used_ = 0;

@@ -79,6 +79,20 @@ class DeviceArray {
     std::int64_t count_;
 };
 
+/// A stream that is destroyed with its scope.
+class OwnStream {
+  public:
+    OwnStream() : stream_(make_stream()) {}
+    OwnStream(const OwnStream&) = delete;
+    OwnStream& operator=(const OwnStream&) = delete;
+    ~OwnStream() { destroy_stream(stream_); }
+    // NOLINTNEXTLINE(google-explicit-constructor): it is one
+    operator Stream() const { return stream_; }
+
+  private:
+    Stream stream_;
+};
+
 /// Copies at once, after all streams are done.
 void copy_now(void* to, const void* from, std::int64_t bytes);
 

@@ -9,22 +9,6 @@ using Catch::Matchers::Contains;
 namespace tessera::simt {
 namespace {
 
-template <int threads>
-struct OfThreads {
-    static constexpr int kThreads = threads;
-    static constexpr int kMinBlocks = 0;
-};
-
-/// The kernel gives `expected` words in any order of threads and blocks.
-template <typename Kernel>
-void expect_report(const Kernel& kernel, const std::string& expected, std::int64_t dynamic_shared_bytes = 0) {
-    for (const Emulation& emulation : all_orders()) {
-        set_emulation(emulation);
-        CHECK_THAT(report_of(kernel, {}, dynamic_shared_bytes), Contains(expected));
-    }
-    set_emulation({});
-}
-
 struct Places : OfThreads<64> {
     std::int64_t* out;
     SIMT_DEVICE void operator()() const {

@@ -3,6 +3,7 @@
 #include <sys/mman.h>
 
 #include "core/base/error.h"
+#include "test/simt/address_range.h"
 #include "test/simt/poison.h"
 
 #ifdef __x86_64__
@@ -74,12 +75,7 @@ void begin_fiber([[maybe_unused]] Fiber* starter) {
 }
 
 FiberStacks::FiberStacks(int count) : count_(count) {
-    const std::size_t bytes = static_cast<std::size_t>(count) * kSlot;
-    void* memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (memory == MAP_FAILED) {
-        fail(ExitCode::internal, "no memory for {} stacks of emulated threads", count);
-    }
-    memory_ = static_cast<std::byte*>(memory);
+    memory_ = reserve_addresses(static_cast<std::size_t>(count) * kSlot);
     for (int i = 0; i < count; ++i) {
         if (mprotect(memory_ + static_cast<std::size_t>(i) * kSlot, kGuard, PROT_NONE) != 0) {
             fail(ExitCode::internal, "no guard pages for {} stacks of emulated threads", count);

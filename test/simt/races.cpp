@@ -1,11 +1,10 @@
 #include "test/simt/races.h"
 
-#include <sys/mman.h>
-
 #include <algorithm>
 #include <bit>
 
 #include "core/base/checked.h"
+#include "test/simt/address_range.h"
 #include "test/simt/block.h"
 #include "test/simt/device_memory.h"
 #include "test/simt/shared_memory.h"
@@ -13,15 +12,6 @@
 namespace tessera::simt::emulated {
 
 namespace {
-
-/// Zeros, which the system provides page by page as they are touched.
-void* reserve(std::size_t bytes) {
-    void* memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (memory == MAP_FAILED) {
-        throw EmulationError("no addresses for what the emulator knows of each access");
-    }
-    return memory;
-}
 
 const char* name_of(Access access) {
     return access == Access::read ? "read" : "write";
@@ -35,8 +25,8 @@ Races& races() {
 }
 
 Races::Races()
-    : shared_cells_(static_cast<Cell*>(reserve(SharedMemory::kBytes / kGranule * sizeof(Cell)))),
-      device_cells_(static_cast<Cell*>(reserve(DeviceMemory::kBytes / kGranule * sizeof(Cell)))) {}
+    : shared_cells_(reinterpret_cast<Cell*>(reserve_addresses(SharedMemory::kBytes / kGranule * sizeof(Cell)))),
+      device_cells_(reinterpret_cast<Cell*>(reserve_addresses(DeviceMemory::kBytes / kGranule * sizeof(Cell)))) {}
 
 // What orders accesses.
 

@@ -8,23 +8,6 @@ using Catch::Matchers::Contains;
 namespace tessera::simt {
 namespace {
 
-template <int threads>
-struct OfThreads {
-    static constexpr int kThreads = threads;
-    static constexpr int kMinBlocks = 0;
-};
-
-/// The report of a kernel has both texts, in any order of threads and blocks.
-template <typename Kernel>
-void expect_report(const Kernel& kernel, const std::string& first, const std::string& second = "", Grid grid = {},
-                   std::int64_t dynamic_shared_bytes = 0) {
-    for (const Emulation& emulation : all_orders()) {
-        set_emulation(emulation);
-        CHECK_THAT(report_of(kernel, grid, dynamic_shared_bytes), Contains(first) && Contains(second));
-    }
-    set_emulation({});
-}
-
 template <typename Kernel>
 void expect_none(const Kernel& kernel, Grid grid = {}, std::int64_t dynamic_shared_bytes = 0) {
     for (const Emulation& emulation : all_orders()) {

@@ -2,12 +2,20 @@
 #pragma once
 
 #include <array>
+#include <catch2/catch.hpp>
 #include <string>
 
 #include "kernels/cuda/simt.h"
 #include "test/simt/emulator.h"
 
 namespace tessera::simt {
+
+/// What a kernel for tests says of its blocks.
+template <int threads>
+struct OfThreads {
+    static constexpr int kThreads = threads;
+    static constexpr int kMinBlocks = 0;
+};
 
 /// Whether kernels of this file are compiled with the callbacks, so that their own accesses to memory are seen. Words
 /// are checked in any case, except for races.
@@ -34,6 +42,18 @@ std::string report_of(const Kernel& kernel, Grid grid = {}, std::int64_t dynamic
         return error.what();
     }
     return "";
+}
+
+/// The report of a kernel has both texts, in any order of threads and blocks.
+template <typename Kernel>
+void expect_report(const Kernel& kernel, const std::string& first, const std::string& second = "", Grid grid = {},
+                   std::int64_t dynamic_shared_bytes = 0) {
+    using Catch::Matchers::Contains;
+    for (const Emulation& emulation : all_orders()) {
+        set_emulation(emulation);
+        CHECK_THAT(report_of(kernel, grid, dynamic_shared_bytes), Contains(first) && Contains(second));
+    }
+    set_emulation({});
 }
 
 }  // namespace tessera::simt

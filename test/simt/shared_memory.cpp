@@ -1,7 +1,5 @@
 #include "test/simt/shared_memory.h"
 
-#include <sys/mman.h>
-
 #include <cstring>
 
 #include "core/base/checked.h"
@@ -31,12 +29,7 @@ std::int64_t SharedMemory::limit(int capability) {
 }
 
 SharedMemory::SharedMemory() {
-    void* memory = mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (memory == MAP_FAILED) {
-        throw EmulationError("no memory for the shared memory of the emulated device");
-    }
-    memory_ = static_cast<std::byte*>(memory);
-    pieces_.push_back({nullptr, "dynamic_shared", memory_ + kFirst, 0});
+    pieces_.push_back({nullptr, "dynamic_shared", at(kFirst), 0});
 }
 
 void SharedMemory::begin_launch(std::int64_t dynamic_bytes, int capability) {
@@ -49,7 +42,7 @@ void SharedMemory::begin_block() {
     pieces_.resize(1);
     static_bytes_ = 0;
     const Piece& dynamic = pieces_.front();
-    poison(memory_, kBytes);
+    poison(at(0), kBytes);
     unpoison(dynamic.begin, dynamic.bytes);
     std::memset(dynamic.begin, 0xff, static_cast<std::size_t>(dynamic.bytes));
 }
@@ -78,11 +71,11 @@ std::byte* SharedMemory::array(const void* tag, const char* name, std::int64_t b
         return nullptr;
     }
     // Aligned as asked and to no more, so that wider accesses show where the array does not promise them.
-    std::int64_t at = round_up(offset(last.begin) + last.bytes + kRedZone, alignment);
-    if (at % (2 * alignment) == 0) {
-        at += alignment;
+    std::int64_t place = round_up(offset(last.begin) + last.bytes + kRedZone, alignment);
+    if (place % (2 * alignment) == 0) {
+        place += alignment;
     }
-    std::byte* begin = memory_ + at;
+    std::byte* begin = at(place);
     pieces_.push_back({tag, name, begin, bytes});
     unpoison(begin, bytes);
     std::memset(begin, 0xff, static_cast<std::size_t>(bytes));

@@ -7,9 +7,11 @@
 #include <string>
 #include <vector>
 
+#include "test/simt/address_range.h"
+
 namespace tessera::simt::emulated {
 
-class SharedMemory {
+class SharedMemory : public AddressRange<std::size_t{512} << 10> {
   public:
     /// Bytes that a block may have at most on devices of a compute capability; throws where that is not known.
     [[nodiscard]] static std::int64_t limit(int capability);
@@ -26,19 +28,11 @@ class SharedMemory {
     [[nodiscard]] std::byte* array(const void* tag, const char* name, std::int64_t bytes, std::int64_t alignment);
     [[nodiscard]] const std::string& error() const { return error_; }
 
-    [[nodiscard]] bool contains(const void* address) const {
-        return static_cast<std::size_t>(static_cast<const std::byte*>(address) - memory_) < kBytes;
-    }
-    [[nodiscard]] std::int64_t offset(const void* address) const {
-        return static_cast<const std::byte*>(address) - memory_;
-    }
     /// Whether [address, address + bytes) lies in one array.
     [[nodiscard]] bool holds(const void* address, std::int64_t bytes) const;
     /// In words: "byte 40 of the 64 bytes of shared memory `sums`".
     [[nodiscard]] std::string describe(const void* address) const;
-    [[nodiscard]] std::string describe_offset(std::int64_t offset) const { return describe(memory_ + offset); }
-
-    static constexpr std::size_t kBytes = 512 << 10;
+    [[nodiscard]] std::string describe_offset(std::int64_t offset) const { return describe(at(offset)); }
 
   private:
     struct Piece {
@@ -48,7 +42,6 @@ class SharedMemory {
         std::int64_t bytes;
     };
 
-    std::byte* memory_;
     std::vector<Piece> pieces_;  // dynamic shared memory first
     std::int64_t limit_ = 0;
     std::int64_t static_bytes_ = 0;

@@ -42,20 +42,6 @@ struct Impossible {
     SIMT_DEVICE void operator()() const { sync_warp(0); }
 };
 
-/// A stream of a test.
-class OwnStream {
-  public:
-    OwnStream() : stream_(make_stream()) {}
-    ~OwnStream() { destroy_stream(stream_); }
-    OwnStream(const OwnStream&) = delete;
-    OwnStream& operator=(const OwnStream&) = delete;
-    // NOLINTNEXTLINE(google-explicit-constructor): it is one
-    operator Stream() const { return stream_; }
-
-  private:
-    Stream stream_;
-};
-
 class PinnedFloats {
   public:
     explicit PinnedFloats(std::int64_t count)

@@ -101,7 +101,7 @@ TEST_CASE("An element gives the same bits wherever its range begins") {
     const cuda::StochasticRounding rounding{.seed = 5, .step = 3, .first = 1000};
     for (const bool stochastic : {false, true}) {
         const auto mode = stochastic ? std::optional(rounding) : std::nullopt;
-        const TestStream stream;
+        const simt::OwnStream stream;
         const auto whole = step_range(stream, state, 0, kCount, DType::bf16, step, mode);
         for (const auto& [first, count] :
              {std::pair<std::int64_t, std::int64_t>{1, 699}, {4, 33}, {6, 600}, {699, 1}}) {
@@ -123,7 +123,7 @@ TEST_CASE("An element gives the same bits wherever its range begins") {
 /// The model's weights of a step with a gradient of 0, from the state (w, m, 0).
 Tensor rounded(const Tensor& w, const Tensor& m, const cuda::StochasticRounding& rounding) {
     const std::int64_t count = w.cols();
-    const TestStream stream;
+    const simt::OwnStream stream;
     const DeviceMatrix weights(w, Layout::packed);
     const DeviceMatrix means(m, Layout::packed);
     const DeviceMatrix v(Tensor(DType::f32, 1, count), Layout::packed);

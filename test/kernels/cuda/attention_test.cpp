@@ -8,13 +8,13 @@
 #include <tuple>
 
 #include "kernels/reference/reference_ops.h"
-#include "test/kernels/tensor.h"
-#include "test/simt/emulator.h"
+#include "test/kernels/cuda/device_matrix.h"
 
 namespace tessera {
 namespace {
 
 using simt::Order;
+using testing::DeviceMatrix;
 using testing::OpsWithWorkspace;
 using testing::random_tensor;
 using testing::Tensor;
@@ -23,63 +23,6 @@ using testing::unit_roundoff;
 using Starts = std::vector<std::int64_t>;
 
 constexpr DType kDTypes[] = {DType::bf16, DType::f16, DType::f32};
-
-/// A matrix in device memory of exactly its size, whose columns are a range of those of the memory's rows.
-class DeviceMatrix {
-  public:
-    DeviceMatrix(const Tensor& values, std::int64_t columns_before, std::int64_t columns_behind)
-        : shape_(values),
-          before_(columns_before),
-          stride_(columns_before + values.cols() + columns_behind),
-          memory_(values.rows() * stride_ * size_of(values.dtype())) {
-        std::vector<std::byte> bytes(static_cast<std::size_t>(memory_.size()), kPadding);
-        for (std::int64_t r = 0; r < shape_.rows(); ++r) {
-            for (std::int64_t c = 0; c < shape_.cols(); ++c) {
-                const double value = values.get(r, c);
-                convert(shape_.dtype(), bytes.data() + offset(r, c), DType::f64, &value, 1);
-            }
-        }
-        memory_.write(bytes);
-    }
-
-    [[nodiscard]] Matrix view() const {
-        return Matrix(memory_.data(), shape_.dtype(), shape_.rows(), stride_, stride_)
-            .col_range(before_, shape_.cols());
-    }
-    /// What lies there now. Bytes around it must be as they were.
-    [[nodiscard]] Tensor read() const {
-        const std::vector<std::byte> bytes = memory_.read();
-        Tensor result = shape_;
-        bool intact = true;
-        for (std::int64_t r = 0; r < shape_.rows(); ++r) {
-            for (std::int64_t c = -before_; c < stride_ - before_; ++c) {
-                if (c >= 0 && c < shape_.cols()) {
-                    double value = 0;
-                    convert(DType::f64, &value, shape_.dtype(), bytes.data() + offset(r, c), 1);
-                    result.set(r, c, value);
-                    continue;
-                }
-                for (std::int64_t b = 0; b < size_of(shape_.dtype()); ++b) {
-                    intact = intact && bytes[static_cast<std::size_t>(offset(r, c) + b)] == kPadding;
-                }
-            }
-        }
-        REQUIRE(intact);
-        return result;
-    }
-
-  private:
-    static constexpr std::byte kPadding{0xa5};
-
-    [[nodiscard]] std::int64_t offset(std::int64_t r, std::int64_t c) const {
-        return (r * stride_ + before_ + c) * size_of(shape_.dtype());
-    }
-
-    Tensor shape_;
-    std::int64_t before_;
-    std::int64_t stride_;
-    simt::DeviceArray<std::byte> memory_;
-};
 
 struct Case {
     DType dtype = DType::bf16;
@@ -141,14 +84,16 @@ Results run(const Case& c, const Inputs& inputs) {
     simt::set_emulation({.order = c.order, .seed = 7, .capability = 89, .truncate_mma = c.truncate});
     const AttentionShape shape = c.shape();
     Results results(c, c.dtype, DType::f32);
-    const std::int64_t before = c.columns_before;
-    const auto to_device = [&](const Tensor& t) { return DeviceMatrix(t, before, c.columns_behind); };
+    const auto between = [&](const Tensor& t, std::int64_t before, std::int64_t behind) {
+        return DeviceMatrix(t, before, before + t.cols() + behind);
+    };
+    const auto to_device = [&](const Tensor& t) { return between(t, c.columns_before, c.columns_behind); };
     const DeviceMatrix q = to_device(inputs.q);
     const DeviceMatrix k = to_device(inputs.k);
     const DeviceMatrix v = to_device(inputs.v);
     const DeviceMatrix dout = to_device(inputs.dout);
-    const DeviceMatrix out(results.out, c.columns_before_out, c.columns_behind);
-    const DeviceMatrix lse(results.lse, 1, 2);
+    const DeviceMatrix out = between(results.out, c.columns_before_out, c.columns_behind);
+    const DeviceMatrix lse = between(results.lse, 1, 2);
     const DeviceMatrix dq = to_device(results.dq);
     const DeviceMatrix dk = to_device(results.dk);
     const DeviceMatrix dv = to_device(results.dv);
@@ -163,13 +108,12 @@ Results run(const Case& c, const Inputs& inputs) {
     const simt::DeviceArray<cuda::AttentionTile> backward(backward_tiles);
     const simt::DeviceArray<std::byte> workspace(cuda::attention_workspace_bytes(c.tokens(), c.heads));
 
-    simt::Stream stream = simt::make_stream();
+    const simt::OwnStream stream;
     cuda::attention_forward(stream, out.view(), lse.view(), q.view(), k.view(), v.view(), shape, on_device(forward));
     cuda::attention_backward(stream, dq.view(), dk.view(), dv.view(), dout.view(), q.view(), k.view(), v.view(),
                              out.view(), lse.view(), shape, on_device(backward),
                              {workspace.data(), static_cast<std::size_t>(workspace.size())});
     simt::synchronize(stream);
-    simt::destroy_stream(stream);
     results.out = out.read();
     results.lse = lse.read();
     results.dq = dq.read();

@@ -129,7 +129,7 @@ TEST_CASE("A masked row has gradient exactly 0 even where its logits are not num
         for (const double bad : {std::nan(""), kInfinity}) {
             Tensor logits(DType::f32, 1, 19);
             logits.set(0, 3, bad);
-            const TestStream stream;
+            const simt::OwnStream stream;
             const DeviceMatrix input(logits, Layout::packed);
             const simt::DeviceArray<std::int32_t> targets(std::vector<std::int32_t>{4});
             const DeviceMatrix factors(weights, Layout::packed);
@@ -148,7 +148,7 @@ TEST_CASE("A NaN among logits of minus infinity is not hidden") {
         logits.set(0, i, i < 8 ? -kInfinity : 1);
     }
     logits.set(0, 2, std::nan(""));
-    const TestStream stream;
+    const simt::OwnStream stream;
     const DeviceMatrix input(logits, Layout::packed);
     const simt::DeviceArray<std::int32_t> targets(std::vector<std::int32_t>{8});
     const DeviceMatrix log_probs(Tensor(DType::f32, 1, 1), Layout::packed);

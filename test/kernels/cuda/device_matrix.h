@@ -1,6 +1,5 @@
-// Matrices in the emulated device's memory, for the tests of kernels that are bound by memory: with strides larger than
-// their columns and with first elements that no vector can begin at, and runs of one operation in several orders of the
-// threads.
+// Matrices in the emulated device's memory, for the tests of kernels: with strides larger than their columns and with
+// first elements that no vector can begin at, and runs of one operation in several orders of the threads.
 #pragma once
 
 #include <catch2/catch.hpp>
@@ -33,11 +32,13 @@ class DeviceMatrix {
   public:
     DeviceMatrix() = default;
     DeviceMatrix(const Tensor& values, Layout layout)
-        : dtype_(values.dtype()), rows_(values.rows()), cols_(values.cols()), stride_(stride_of(cols_, layout)) {
+        : DeviceMatrix(values, layout == Layout::misaligned ? 1 : 0, stride_of(values.cols(), layout)) {}
+    /// The first element lies `before` elements behind an aligned address, rows `stride` elements apart.
+    DeviceMatrix(const Tensor& values, std::int64_t before, std::int64_t stride)
+        : dtype_(values.dtype()), rows_(values.rows()), cols_(values.cols()), stride_(stride), first_(before) {
         if (rows_ == 0 || cols_ == 0) {
             return;
         }
-        first_ = layout == Layout::misaligned ? 1 : 0;
         memory_ = std::make_unique<simt::DeviceArray<std::byte>>(offset(rows_ - 1, cols_));
         std::vector<std::byte> bytes(static_cast<std::size_t>(memory_->size()), kPadding);
         const ConstMatrix from = values;
@@ -48,10 +49,10 @@ class DeviceMatrix {
         memory_->write(bytes);
     }
 
-    /// An empty view where there are no elements.
+    /// Without memory where there are no elements.
     [[nodiscard]] Matrix view() const {
-        return memory_ == nullptr ? Matrix()
-                                  : Matrix(memory_->data() + first_ * size_of(dtype_), dtype_, rows_, cols_, stride_);
+        std::byte* first = memory_ == nullptr ? nullptr : memory_->data() + first_ * size_of(dtype_);
+        return {first, dtype_, rows_, cols_, stride_};
     }
     // NOLINTNEXTLINE(google-explicit-constructor): passed as its view
     operator Matrix() const { return view(); }
@@ -101,20 +102,6 @@ class DeviceMatrix {
     std::unique_ptr<simt::DeviceArray<std::byte>> memory_;
 };
 
-/// A stream that is destroyed with its scope.
-class TestStream {
-  public:
-    TestStream() : stream_(simt::make_stream()) {}
-    TestStream(const TestStream&) = delete;
-    TestStream& operator=(const TestStream&) = delete;
-    ~TestStream() { simt::destroy_stream(stream_); }
-    // NOLINTNEXTLINE(google-explicit-constructor)
-    operator simt::Stream() const { return stream_; }
-
-  private:
-    simt::Stream stream_;
-};
-
 /// What `run(stream)` returns (a vector of tensors), when the threads run forward, in reverse and at random: the same
 /// bits each time.
 template <typename Run>
@@ -122,7 +109,7 @@ std::vector<Tensor> in_every_order(const Run& run) {
     std::vector<Tensor> first;
     for (const simt::Order order : {simt::Order::forward, simt::Order::reverse, simt::Order::random}) {
         simt::set_emulation({.order = order, .seed = 7});
-        const TestStream stream;
+        const simt::OwnStream stream;
         std::vector<Tensor> results = run(static_cast<simt::Stream>(stream));
         simt::synchronize(stream);
         if (order == simt::Order::forward) {

@@ -82,7 +82,7 @@ TEST_CASE("A copy keeps the bits of what is no number") {
     for (const DType dtype : kStorageTypes) {
         Tensor a(dtype, 1, 9);
         std::memset(Matrix(a).data, 0xff, static_cast<std::size_t>(9 * size_of(dtype)));
-        const TestStream stream;
+        const simt::OwnStream stream;
         const DeviceMatrix source(a, Layout::packed);
         const DeviceMatrix target(Tensor(dtype, 1, 9), Layout::packed);
         cuda::copy(stream, target, source);

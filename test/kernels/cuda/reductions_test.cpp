@@ -124,7 +124,7 @@ TEST_CASE("Squares are summed in double, in an order that the place in memory do
         CHECK(of_layouts[0] == Approx(static_cast<double>(2 * expected)).epsilon(1e-14));
         CHECK(of_layouts[1] == of_layouts[0]);
     }
-    const TestStream stream;
+    const simt::OwnStream stream;
     const simt::DeviceArray<double> sum(1);
     const DeviceWorkspace workspace(cuda::reduction_workspace_bytes());
     cuda::squared_norm(stream, sum.data(), {}, false, workspace.span());

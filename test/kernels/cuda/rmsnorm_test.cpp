@@ -169,7 +169,7 @@ TEST_CASE("Where a matrix lies does not change a bit of RMSNorm") {
     const Tensor weight = random_tensor(random, DType::bf16, 1, 72);
     std::vector<std::vector<Tensor>> results;
     for (const Layout layout : kLayouts) {
-        const TestStream stream;
+        const simt::OwnStream stream;
         const DeviceMatrix input(x, layout);
         const DeviceMatrix gradient(dy, layout);
         const DeviceMatrix scales(weight, Layout::packed);
