@@ -4,6 +4,7 @@
 
 #include "apps/commands.h"
 #include "apps/console.h"
+#include "apps/cuda_library.h"
 #include "apps/job_file.h"
 #include "apps/log_prob_setup.h"
 #include "apps/open_device.h"
@@ -45,6 +46,18 @@ void print(const CheckOptions& options, const Job& job, const Summary& summary, 
     console.line("everything is in order; nothing was run");
 }
 
+/// What the job computes on: the options' device before the job's, here or on the machine that they describe.
+OpenedDevice described_device(const CheckOptions& options, const std::string& job_device) {
+    const std::string& wanted = options.device.empty() ? job_device : options.device;
+    if (options.device_memory == 0) {
+        return open_device(wanted, 0);
+    }
+    if (wanted == "cpu") {
+        fail(ExitCode::usage, "--device-memory is for GPUs, and the job computes on the CPU: give --device cuda too");
+    }
+    return {load_cuda_backend().plan(narrow<std::int64_t>(options.device_memory)), ""};
+}
+
 /// What a rank may take on the machine that the options describe, or else on this one.
 FreeMemory described_memory(const CheckOptions& options, const Device& device) {
     const std::int64_t ranks_on_node = ceil_div(options.ranks, options.nodes);
@@ -59,7 +72,7 @@ FreeMemory described_memory(const CheckOptions& options, const Device& device) {
 
 void command_check(const CheckOptions& options) {
     JobFile file = read_job(options.config, options.overrides);
-    const OpenedDevice opened = open_device(file.job.device, 0);
+    const OpenedDevice opened = described_device(options, file.job.device);
     const FreeMemory free = described_memory(options, *opened.device);
     check_can_make_directories(file.job.output_dir);
     if (file.job.job_type == "training") {

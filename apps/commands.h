@@ -17,7 +17,9 @@ struct CheckOptions {
     std::vector<std::string> overrides;
     long long ranks = 1;
     long long nodes = 1;
-    std::uint64_t host_memory = 0;  // bytes of a node; 0: those of this machine
+    std::string device;               // in place of the job's; empty: the job's
+    std::uint64_t device_memory = 0;  // bytes of each GPU, which need not be here; 0: those of this machine
+    std::uint64_t host_memory = 0;    // bytes of a node; 0: those of this machine
     bool json = false;
 };
 /// Validates job, model and data (every token) and prints the resolved job and the memory plan; runs nothing.
@@ -30,6 +32,7 @@ struct EstimateOptions {
     long long gpus_per_node = 0;
     long long nodes = 0;
     std::string config;       // job whose settings are planned with; empty: the defaults
+    std::string device;       // cpu or cuda; empty: the job's, where that is "cuda", else cpu
     double compute_rate = 0;  // FLOP/s of a rank; 0: not known
     double link_rate = 0;     // bytes/s between nodes, each way; 0: not known
     bool json = false;

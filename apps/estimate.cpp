@@ -1,9 +1,11 @@
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <nlohmann/json.hpp>
 
 #include "apps/commands.h"
 #include "apps/console.h"
+#include "apps/cuda_library.h"
 #include "apps/job_file.h"
 #include "apps/plan_report.h"
 #include "apps/training_plan.h"
@@ -101,6 +103,9 @@ Job planned_job(const EstimateOptions& options, std::int64_t ranks) {
     if (!options.model.empty()) {
         job.model_name = options.model;
     }
+    if (!options.device.empty()) {
+        job.device = options.device;
+    }
     return job;
 }
 
@@ -122,7 +127,12 @@ StagePlan plan_stage(Job job, const ModelSetup& model, std::int64_t ranks) {
 
 DTypePlan plan_dtype(Job job, bool bf16, std::int64_t ranks) {
     job.bf16.enabled = bf16;
-    const std::unique_ptr<Device> device = make_cpu_device();
+    job.cuda = {};  // of one of the two dtypes
+    if (!bf16 && job.model.attn_implementation == "cudnn") {
+        job.model.attn_implementation = "flash";  // of the other
+    }
+    const std::unique_ptr<Device> device =
+        job.device == "cuda" ? load_cuda_backend().plan(std::numeric_limits<std::int64_t>::max()) : make_cpu_device();
     job = resolve_device(std::move(job), *device);
     const ModelSetup model = open_model(job, *device, false);
     DTypePlan plan{bf16 ? "bf16" : "f32", {}};

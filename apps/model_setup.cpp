@@ -7,6 +7,14 @@
 
 namespace tessera {
 
+namespace {
+
+AttentionKind attention_kind(const std::string& name) {
+    return name == "cudnn" ? AttentionKind::cudnn : name == "eager" ? AttentionKind::eager : AttentionKind::flash;
+}
+
+}  // namespace
+
 std::vector<Unit> units_of(Job& job, const ModelConfig& config, std::int64_t ranks) {
     Job::Zero& zero = job.zero_optimization;
     if (zero.stage != 3) {
@@ -33,8 +41,9 @@ ModelSetup open_model(const Job& job, Device& device, bool check_weights) {
     }
     setup.warnings.insert(setup.warnings.end(), setup.model.warnings().begin(), setup.model.warnings().end());
     setup.ops = device.make_ops({.storage = job.bf16.enabled.value_or(false) ? DType::bf16 : DType::f32,
+                                 .tf32 = job.cuda.tf32,
                                  .fused = job.model.fused_kernels,
-                                 .flash = job.model.attn_implementation == "flash"});
+                                 .attention = attention_kind(job.model.attn_implementation)});
     return setup;
 }
 
@@ -73,6 +82,15 @@ Job resolve_device(Job job, const Device& device) {
     if (job.checkpoint.export_dtype == "auto") {
         job.checkpoint.export_dtype = *job.bf16.enabled ? "bf16" : "fp32";
     }
+    const bool bf16 = *job.bf16.enabled;
+    const auto require = [&](bool wanted, bool possible, const char* key, const char* need) {
+        if (wanted && (!possible || job.device != "cuda")) {
+            fail(ExitCode::usage, "{} = true needs a GPU and bf16.enabled = {}; this job computes on {} in {}", key,
+                 need, device.description(), bf16 ? "bf16" : "f32");
+        }
+    };
+    require(job.cuda.tf32, !bf16, "cuda.tf32", "false");
+    require(job.job_type == "training" && job.cuda.stochastic_rounding, bf16, "cuda.stochastic_rounding", "true");
     return job;
 }
 

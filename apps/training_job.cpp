@@ -165,7 +165,7 @@ void TrainingRun::load(ShardedCheckpoint* checkpoint) {
     const Progress::Pause pause(life_);
     communicator_.agree([&] {
         if (checkpoint != nullptr) {
-            checkpoint->load(states_, setup_.ops());
+            checkpoint->load(states_, setup_.ops(), setup_.optimizer_options().rounding_seed);
             progress_ = checkpoint->progress();
             progress_.skipped_in_a_row = 0;  // whoever starts the run again may have removed the cause
         } else {

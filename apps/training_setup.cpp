@@ -134,7 +134,8 @@ ShardedOptimizer::Options TrainingSetup::optimizer_options() const {
             .eps = optimizer.eps,
             .weight_decay = optimizer.weight_decay,
             .no_decay = optimizer.no_decay,
-            .clipping = job_.gradient_clipping};
+            .clipping = job_.gradient_clipping,
+            .rounding_seed = job_.cuda.stochastic_rounding ? std::optional(job_.seed) : std::nullopt};
 }
 
 std::vector<std::pair<std::string, std::string>> TrainingSetup::summary() const {

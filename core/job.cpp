@@ -235,9 +235,8 @@ void read_setting(const Key& key, const Setting& setting, Job& job) {
     const std::string value = literal(field);
     if (std::find(key.available.begin(), key.available.end(), value) == key.available.end()) {
         const std::vector<std::string> available(key.available.begin(), key.available.end());
-        fail_at(setting.place,
-                fmt::format("{} = {} is not available in this version{}; it takes {}", key.name, value,
-                            key.missing.empty() ? "" : fmt::format(" ({})", key.missing), either(available)));
+        fail_at(setting.place, fmt::format("{} = {} is not available in this version; it takes {}", key.name, value,
+                                           either(available)));
     }
 }
 

@@ -166,9 +166,9 @@ std::vector<Key> model_keys() {
         {KEY(model.attn_implementation), .reader = kBoth,
          .meaning =
              "\"flash\" is the fused kernel, which never holds a matrix of scores; \"eager\" is composed of simple "
-             "operations, for comparison; \"cudnn\" is the library's kernel on a GPU.",
-         .choices = {{"flash"}, {"eager"}, {"cudnn"}}, .available = {"\"flash\"", "\"eager\""},
-         .missing = "cuDNN's attention is not built in"},
+             "operations, for comparison, on the CPU; \"cudnn\" is cuDNN's kernel, on a GPU, in bf16, where the build "
+             "has it.",
+         .choices = {{"flash"}, {"eager"}, {"cudnn"}}},
         {KEY(model.enable_gradient_checkpointing), .reader = kTraining,
          .meaning = "true: keep only the input of each block and compute the block again in the backward pass, which "
                     "saves memory for a third more time. \"auto\": only if the run does not fit otherwise."},
@@ -487,10 +487,12 @@ std::vector<Key> run_keys() {
         {KEY(limits.straggler_interval), .reader = kTraining,
          .meaning = "Steps from one report of the slowest rank of each phase to the next. 0: none.",
          .range = at_least(0), .available = {"0"}},
-        {KEY(cuda.tf32), .reader = kBoth, .meaning = "true: fp32 products on the tensor cores, in TF32.",
-         .available = {"false"}},
+        {KEY(cuda.tf32), .reader = kBoth,
+         .meaning = "true: fp32 products on the tensor cores, in TF32. Needs a GPU and bf16.enabled = false."},
         {KEY(cuda.stochastic_rounding), .reader = kTraining,
-         .meaning = "true: master weights are rounded to bfloat16 at random, without bias.", .available = {"false"}},
+         .meaning =
+             "true: master weights are rounded to bfloat16 at random, without bias; the bits depend on the seed, "
+             "the parameter's name, the update and the element only. Needs a GPU and bf16.enabled."},
         {KEY(weight_sync.interval), .reader = kTraining,
          .meaning = "Steps from one transfer of the weights to the receiving ranks to the next. 0: none.",
          .range = at_least(0), .available = {"0"}},

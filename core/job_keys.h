@@ -58,7 +58,6 @@ struct Key {
     // TOML literals of the only values that this version works with; empty: all. To make a value work, add it here or
     // remove the list.
     std::vector<std::string_view> available = {};
-    std::string_view missing = {};  // why the others do not work, where there is more to say than that they do not
 };
 
 struct Section {

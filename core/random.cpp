@@ -3,12 +3,16 @@
 #include <cmath>
 #include <numbers>
 
+#include "core/base/mix64.h"
+
 namespace tessera {
 
-NormalStream::NormalStream(std::int64_t seed, std::string_view name) : key_(mix64(static_cast<std::uint64_t>(seed))) {
+std::uint64_t stream_key(std::int64_t seed, std::string_view name) {
+    std::uint64_t key = mix64(static_cast<std::uint64_t>(seed));
     for (const char letter : name) {
-        key_ = mix64(key_ ^ static_cast<unsigned char>(letter));
+        key = mix64(key ^ static_cast<unsigned char>(letter));
     }
+    return key;
 }
 
 double NormalStream::operator()(std::int64_t element) const {

@@ -6,19 +6,13 @@
 
 namespace tessera {
 
-/// Mixes 64 bits so that every input bit changes every output bit with probability near one half (the finaliser of
-/// SplitMix64, Steele, Lea and Flood 2014).
-[[nodiscard]] constexpr std::uint64_t mix64(std::uint64_t x) {
-    x += 0x9e3779b97f4a7c15ULL;
-    x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9ULL;
-    x = (x ^ (x >> 27)) * 0x94d049bb133111ebULL;
-    return x ^ (x >> 31);
-}
+/// Of a stream of random numbers.
+[[nodiscard]] std::uint64_t stream_key(std::int64_t seed, std::string_view name);
 
 /// Standard normal numbers, a function of (seed, name, element) only.
 class NormalStream {
   public:
-    NormalStream(std::int64_t seed, std::string_view name);
+    NormalStream(std::int64_t seed, std::string_view name) : key_(stream_key(seed, name)) {}
     [[nodiscard]] double operator()(std::int64_t element) const;
 
   private:

@@ -5,6 +5,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "core/base/memory.h"
 #include "kernels/bulk_exchange.h"
@@ -12,10 +13,14 @@
 
 namespace tessera {
 
+/// The fused kernels of the backend; the composed reference, on the CPU; cuDNN's, on GPUs.
+enum class AttentionKind { flash, eager, cudnn };
+
 struct OpsOptions {
     DType storage = DType::f32;
+    bool tf32 = false;  // products of f32 on a GPU may round their inputs to TF32
     bool fused = true;  // false: all but products, attention and moving memory as the composed reference does it
-    bool flash = true;  // false: attention of the reference
+    AttentionKind attention = AttentionKind::flash;
 };
 
 /// The ranks that a device exchanges memory with, as its host reaches them.
@@ -37,8 +42,16 @@ class DeviceExchange : public BulkExchange {
     virtual void begin() = 0;
     /// Numbers what was begun, from 1.
     [[nodiscard]] virtual Point end() = 0;
-    /// Operations that are asked for from now on begin when all up to `point` is done.
-    virtual void order_after(Point point) = 0;
+    /// Operations that are asked for from now on begin when all up to `point` is done. Whether that is a wait, or they
+    /// did so already.
+    virtual bool order_after(Point point) = 0;
+
+    /// Seconds on the device, in order, of what is over and was not told before.
+    struct Times {
+        std::vector<double> exchanges;  // from begin() to end()
+        std::vector<double> waits;      // of operations, where order_after() was one
+    };
+    [[nodiscard]] virtual Times take_times() = 0;
     /// Returns when all is done; throws what went wrong.
     virtual void finish() = 0;
 };

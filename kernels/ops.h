@@ -17,9 +17,11 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 
 #include "core/base/view.h"
+#include "kernels/stochastic_rounding.h"
 
 namespace tessera {
 
@@ -65,6 +67,8 @@ struct AdamStep {
     double bias_correction1 = 1;  // 1 - beta1^t
     double bias_correction2 = 1;  // 1 - beta2^t
     double gradient_scale = 1;    // the gradient is multiplied by it first (clipping)
+    /// Of the model's weight, which must be bf16; else to nearest. GPUs only.
+    std::optional<StochasticRounding> rounding = std::nullopt;
 };
 
 class Ops {
@@ -172,7 +176,7 @@ class Ops {
     ///   g = scale * gradient (+ weight_decay * w for Adam); w *= 1 - lr * weight_decay for AdamW;
     ///   m = beta1 m + (1 - beta1) g; v = beta2 v + (1 - beta2) g^2;
     ///   w -= lr / bias_correction1 * m / (sqrt(v / bias_correction2) + eps).
-    /// model_weight: w converted to S, or empty where w is the model's weight itself.
+    /// model_weight: w rounded to S, or empty where w is the model's weight itself.
     virtual void adam(Matrix w, Matrix m, Matrix v, ConstMatrix gradient, Matrix model_weight,
                       const AdamStep& step) = 0;
 };

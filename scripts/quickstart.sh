@@ -23,6 +23,7 @@ targets=(train)
 if command -v nvcc > /dev/null && nvidia-smi > /dev/null 2>&1; then
     cuda=(-DTESSERA_CUDA=ON -DCMAKE_CUDA_ARCHITECTURES=native)
     targets+=(tessera_cuda)
+    gpus=$(nvidia-smi -L | wc -l)
 fi
 cmake --preset release -DTESSERA_TESTS=OFF "${cuda[@]}" > /dev/null
 cmake --build build --target "${targets[@]}" -j "$jobs"
@@ -67,8 +68,9 @@ cat > "$root/model/config.json" << 'JSON'
 JSON
 echo "Bytes to train on: $(wc -c < "$root/data/train.txt"); held out, the end of the book: $(wc -c < "$root/data/valid.txt")"
 
+# Two ranks where they have a core, or a GPU, each.
 ranks=1
-if (($(nproc) >= 2)); then ranks=2; fi
+if ((${gpus:-$(nproc)} >= 2)); then ranks=2; fi
 if [[ $(id -u) -eq 0 ]]; then # mpirun wants to be told that root means it
     export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 fi

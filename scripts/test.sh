@@ -57,8 +57,11 @@ run() { # preset, build directory, arguments of ctest
     local preset=$1 build=$2
     shift 2
     cmake --preset "$preset" -DTESSERA_TESTS=ON -DTESSERA_PYTHON="$interpreter" > /dev/null
+    local start=$SECONDS
     cmake --build "$build" -j "$jobs"
+    local built=$SECONDS
     ctest --test-dir "$build" --output-on-failure -j 2 "$@"
+    echo "test.sh: $preset: built in $((built - start)) s, tested in $((SECONDS - built)) s"
 }
 
 run release build "${select[@]}"

@@ -39,6 +39,7 @@ CommunicationQueue::Ticket CommunicationQueue::submit(const Collective& collecti
     if (device_) {
         traffic_[collective.purpose] += {1, collective.bytes, 0, 0};
         device_->begin();
+        untimed_exchanges_.push_back(collective.purpose);
         try {
             perform({collective, std::move(work)});
         } catch (...) {
@@ -47,7 +48,7 @@ CommunicationQueue::Ticket CommunicationQueue::submit(const Collective& collecti
         }
         done_ = submitted_ = device_->end();
         if (!overlapped_) {
-            device_->order_after(submitted_);
+            order_device(submitted_, collective.purpose);
         }
         return submitted_;
     }
@@ -73,7 +74,7 @@ CommunicationQueue::Ticket CommunicationQueue::submit(const Collective& collecti
 void CommunicationQueue::wait(Ticket ticket, Exchange purpose) {
     progress_.mark();
     if (device_) {
-        device_->order_after(ticket);
+        order_device(ticket, purpose);
     }
     if (!thread_.joinable()) {
         return;
@@ -99,7 +100,24 @@ void CommunicationQueue::settle() {
     }
 }
 
-Traffic CommunicationQueue::traffic() const {
+void CommunicationQueue::order_device(Ticket ticket, Exchange purpose) {
+    if (device_->order_after(ticket)) {
+        untimed_waits_.push_back(purpose);
+    }
+}
+
+Traffic CommunicationQueue::traffic() {
+    if (device_) {
+        const auto [exchanges, waits] = device_->take_times();
+        for (const double seconds : exchanges) {
+            traffic_[untimed_exchanges_.front()].seconds += seconds;
+            untimed_exchanges_.pop_front();
+        }
+        for (const double seconds : waits) {
+            traffic_[untimed_waits_.front()].waited += seconds;
+            untimed_waits_.pop_front();
+        }
+    }
     const std::lock_guard lock(mutex_);
     return traffic_;
 }

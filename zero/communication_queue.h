@@ -1,6 +1,5 @@
 // Exchanges between ranks, done in the order of their submission: at once, on a thread of their own beside computation,
-// or on a device's stream of exchanges. Each is counted, and visible to whoever watches for hangs; those of the host
-// are timed.
+// or on a device's stream of exchanges. Each is counted, timed, and visible to whoever watches for hangs.
 #pragma once
 
 #include <condition_variable>
@@ -66,7 +65,7 @@ class CommunicationQueue {
     void close() noexcept;
 
     /// Calls and bytes count when they are submitted, seconds when they are over.
-    [[nodiscard]] Traffic traffic() const;
+    [[nodiscard]] Traffic traffic();
 
   private:
     struct Item {
@@ -74,11 +73,15 @@ class CommunicationQueue {
         std::function<void()> work;
     };
     void perform(const Item& item);
+    /// What is computed from now on on the device begins after the ticket.
+    void order_device(Ticket ticket, Exchange purpose);
     void compare(const Collective& collective) const;
     void run();
 
     Communicator communicator_;
     std::unique_ptr<DeviceExchange> device_;  // null: the memory is the host's
+    std::deque<Exchange> untimed_exchanges_;  // of the device, and its waits for them
+    std::deque<Exchange> untimed_waits_;
     bool overlapped_;
     Progress& progress_;
     bool check_;

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
+#include "zero/stochastic_weights.h"
+
 namespace tessera {
 namespace {
 
@@ -237,9 +239,10 @@ ReadParameter ShardedCheckpoint::reader(State state) {
     };
 }
 
-void ShardedCheckpoint::load(ModelStates& states, Ops& ops) {
+void ShardedCheckpoint::load(ModelStates& states, Ops& ops, std::optional<std::int64_t> rounding_seed) {
     check(states.units());
-    states.load(parameters(), ops);
+    const bool rounded = rounding_seed && progress_.updates > 0;
+    states.load(rounded ? rounded_at_random(parameters(), *rounding_seed, progress_.updates) : parameters(), ops);
     for (const auto& [state, vector] : {std::pair(State::first_moment, &states.first_moments()),
                                         std::pair(State::second_moment, &states.second_moments())}) {
         const ReadParameter read_state = reader(state);

@@ -63,8 +63,8 @@ class ShardedCheckpoint {
     /// Parameters (masters, converted) by name.
     [[nodiscard]] ReadParameter parameters() { return reader(State::master); }
 
-    /// Everything that `states` holds.
-    void load(ModelStates& states, Ops& ops);
+    /// Everything that `states` holds. `rounding_seed`: that of ShardedOptimizer::Options.
+    void load(ModelStates& states, Ops& ops, std::optional<std::int64_t> rounding_seed = std::nullopt);
 
   private:
     /// Reads ranges of a state by the parameter's name.

@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "zero/stochastic_weights.h"
+
 namespace tessera {
 namespace {
 
@@ -25,8 +27,8 @@ ShardedOptimizer::ShardedOptimizer(const ModelStates& states, const Gradients& g
     for (const UnitRange& range : states.ranges()) {
         for_each_part(
             states.units()[static_cast<std::size_t>(range.unit)], range,
-            [&](const Parameter& parameter, std::int64_t /*first*/, std::int64_t count, std::int64_t skip) {
-                runs_.push_back({&parameter, decays(parameter.name, options.no_decay),
+            [&](const Parameter& parameter, std::int64_t first, std::int64_t count, std::int64_t skip) {
+                runs_.push_back({&parameter, first, decays(parameter.name, options.no_decay),
                                  states.own_masters() ? states.parameters().at(range, skip, count) : Matrix{},
                                  states.masters().at(range, skip, count), states.first_moments().at(range, skip, count),
                                  states.second_moments().at(range, skip, count),
@@ -56,6 +58,9 @@ void ShardedOptimizer::step(double lr, double norm, std::int64_t count) {
     }
     for (const Run& run : runs_) {
         adam.weight_decay = run.decays ? options_.weight_decay : 0;
+        if (options_.rounding_seed) {
+            adam.rounding = rounding_of(*options_.rounding_seed, *run.parameter, run.from, count);
+        }
         ops_.adam(run.master, run.first_moment, run.second_moment, run.gradient, run.values, adam);
     }
 }

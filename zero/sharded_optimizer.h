@@ -1,6 +1,7 @@
 // The end of a step: global norm of the summed gradients, clipping, Adam on the own ranges.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -20,6 +21,8 @@ class ShardedOptimizer {
         double weight_decay = 0;
         std::vector<std::string> no_decay;  // shell patterns on whole parameter names
         double clipping = 0;                // limit of the global norm; 0: none
+        std::optional<std::int64_t> rounding_seed =
+            std::nullopt;  // of bf16 weights that are rounded at random, else to nearest
     };
 
     ShardedOptimizer(const ModelStates& states, const Gradients& gradients, Ops& ops, const Communicator& communicator,
@@ -39,6 +42,7 @@ class ShardedOptimizer {
     /// A part of a parameter that this rank updates.
     struct Run {
         const Parameter* parameter;
+        std::int64_t from;  // its first element here
         bool decays;
         Matrix values;  // in the storage dtype; empty where the masters are the parameters
         Matrix master;

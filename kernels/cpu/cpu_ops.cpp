@@ -52,7 +52,7 @@ class CpuOps final : public Ops {
           threads_(omp_get_max_threads()),
           checks_(options.storage, DType::f32),
           products_(options.storage, threads_) {
-        if (!options.fused || !options.flash) {
+        if (!options.fused || !flash()) {
             reference_ = make_reference_ops(options.storage);
         }
     }
@@ -62,8 +62,8 @@ class CpuOps final : public Ops {
 
     [[nodiscard]] std::int64_t workspace_bytes(const OpsLimits& limits) const override {
         // Operations run one after the other: they share it.
-        const std::int64_t attention = options_.flash ? cpu::flash_attention_workspace(limits, storage_, threads_)
-                                                      : reference_->workspace_bytes(limits);
+        const std::int64_t attention =
+            flash() ? cpu::flash_attention_workspace(limits, storage_, threads_) : reference_->workspace_bytes(limits);
         return std::max({products_.workspace_bytes(limits), cpu::rmsnorm_workspace(limits.columns), attention});
     }
 
@@ -71,7 +71,7 @@ class CpuOps final : public Ops {
         checks_.bind_workspace(memory, workspace_bytes(limits));
         workspace_ = memory;
         products_.bind_workspace(memory);
-        if (!options_.flash) {
+        if (!flash()) {
             reference_->bind_workspace(memory, limits);
         }
     }
@@ -143,7 +143,7 @@ class CpuOps final : public Ops {
 
     void attention_forward(Matrix out, Matrix lse, ConstMatrix q, ConstMatrix k, ConstMatrix v,
                            const AttentionShape& shape) override {
-        if (!options_.flash) {
+        if (!flash()) {
             return reference_->attention_forward(out, lse, q, k, v, shape);
         }
         checks_.attention_forward(out, lse, q, k, v, shape);
@@ -151,7 +151,7 @@ class CpuOps final : public Ops {
     }
     void attention_backward(Matrix dq, Matrix dk, Matrix dv, ConstMatrix dout, ConstMatrix q, ConstMatrix k,
                             ConstMatrix v, ConstMatrix out, ConstMatrix lse, const AttentionShape& shape) override {
-        if (!options_.flash) {
+        if (!flash()) {
             return reference_->attention_backward(dq, dk, dv, dout, q, k, v, out, lse, shape);
         }
         checks_.attention_backward(dq, dk, dv, dout, q, k, v, out, lse, shape);
@@ -244,6 +244,9 @@ class CpuOps final : public Ops {
         return sum;
     }
     void adam(Matrix w, Matrix m, Matrix v, ConstMatrix gradient, Matrix model_weight, const AdamStep& step) override {
+        if (step.rounding) {
+            fail(ExitCode::internal, "the CPU does not round weights at random");
+        }
         if (!options_.fused) {
             return reference_->adam(w, m, v, gradient, model_weight, step);
         }
@@ -252,6 +255,8 @@ class CpuOps final : public Ops {
     }
 
   private:
+    [[nodiscard]] bool flash() const { return options_.attention == AttentionKind::flash; }
+
     OpsOptions options_;
     DType storage_;
     int threads_;
@@ -267,6 +272,11 @@ std::unique_ptr<Ops> make_cpu_ops(const OpsOptions& options) {
     require_instructions();
     if (options.storage != DType::f32 && options.storage != DType::bf16) {
         fail(ExitCode::internal, "the CPU kernels store f32 or bf16, not {}", name_of(options.storage));
+    }
+    if (options.attention == AttentionKind::cudnn) {
+        fail(ExitCode::usage,
+             "model.attn_implementation = \"cudnn\" is for GPUs, and this computes on the CPU: say device = \"cuda\", "
+             "which also tells why no GPU is used, or \"flash\"");
     }
     return std::make_unique<CpuOps>(options);
 }

@@ -11,28 +11,6 @@ namespace tessera::cuda {
 
 namespace {
 
-/// The finaliser of SplitMix64.
-SIMT_DEVICE std::uint64_t mix(std::uint64_t x) {
-    x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9ULL;
-    x = (x ^ (x >> 27)) * 0x94d049bb133111ebULL;
-    return x ^ (x >> 31);
-}
-
-SIMT_DEVICE bfloat16 round_stochastically(float x, const StochasticRounding& rounding, std::int64_t i) {
-    constexpr std::uint64_t kGamma = 0x9e3779b97f4a7c15ULL;
-    constexpr std::uint32_t kExponent = 0x7f800000u;
-    const std::uint32_t word = simt::bits_of(x);
-    if ((word & kExponent) == kExponent) {
-        return simt::from_float<bfloat16>(x);
-    }
-    const std::uint64_t state = mix(mix(rounding.seed + kGamma) + static_cast<std::uint64_t>(rounding.step) * kGamma);
-    const auto number = static_cast<std::uint64_t>(rounding.first + i);
-    const auto random = static_cast<std::uint32_t>(mix(state + (number + 1) * kGamma) >> 48);
-    bfloat16 result;
-    result.bits = static_cast<std::uint16_t>((word + random) >> 16);
-    return result;
-}
-
 /// Every product that is added to something is a part of an fma: no compiler can choose otherwise for one place in a
 /// range than for another.
 template <typename S>
@@ -78,7 +56,7 @@ struct Adam {
             if (stochastic) {
                 S rounded[N];
                 for (int i = 0; i < N; ++i) {
-                    rounded[i] = round_stochastically(weights[i], rounding, first + i);
+                    rounded[i].bits = rounding.round(simt::bits_of(weights[i]), first + i);
                 }
                 return store_elements(model_weight + first, rounded);
             }
@@ -90,10 +68,10 @@ struct Adam {
 }  // namespace
 
 void adam(simt::Stream stream, Matrix w, Matrix m, Matrix v, ConstMatrix gradient, Matrix model_weight,
-          const AdamStep& step, const std::optional<StochasticRounding>& rounding) {
+          const AdamStep& step) {
     with_storage(model_weight.empty() ? DType::f32 : model_weight.dtype, [&](auto type) {
         using S = decltype(type);
-        if (rounding.has_value() && !model_weight.empty() && !std::is_same_v<S, bfloat16>) {
+        if (step.rounding.has_value() && !model_weight.empty() && !std::is_same_v<S, bfloat16>) {
             fail(ExitCode::internal, "only bf16 is rounded stochastically, not {}", name_of(model_weight.dtype));
         }
         const Adam<S> body{w.as<float>(),
@@ -102,8 +80,8 @@ void adam(simt::Stream stream, Matrix w, Matrix m, Matrix v, ConstMatrix gradien
                            gradient.as<float>(),
                            model_weight.empty() ? nullptr : model_weight.as<S>(),
                            AdamCoefficients(step),
-                           rounding.value_or(StochasticRounding()),
-                           rounding.has_value()};
+                           step.rounding.value_or(StochasticRounding()),
+                           step.rounding.has_value()};
         for_elements(stream, 1, w.cols, all_aligned<Adam<S>::kGroup>(w, m, v, gradient, model_weight), body);
     });
 }

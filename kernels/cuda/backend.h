@@ -9,7 +9,7 @@
 namespace tessera {
 
 /// Changes with every change of what the program and the library say to each other.
-inline constexpr std::int64_t kCudaBackendInterface = 1;
+inline constexpr std::int64_t kCudaBackendInterface = 2;
 
 /// What the library exports as "tessera_cuda_backend".
 struct CudaBackend {
@@ -17,6 +17,9 @@ struct CudaBackend {
     /// Opens the device of the rank that is `local_rank` on its node. Throws Error(usage) with the reason where there
     /// is none that can be used.
     std::unique_ptr<Device> (*open)(std::int64_t local_rank);
+    /// A GPU with so many bytes of memory that need not be there: tells what operations need, and has no memory to
+    /// give.
+    std::unique_ptr<Device> (*plan)(std::int64_t bytes);
     /// Versions of what is linked, each in words.
     std::string (*versions)();
 };

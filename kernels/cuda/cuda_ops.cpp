@@ -7,6 +7,7 @@
 #include "kernels/check_arguments.h"
 #include "kernels/cuda/adam.h"
 #include "kernels/cuda/attention.h"
+#include "kernels/cuda/attention_cudnn.h"
 #include "kernels/cuda/column_sums.h"
 #include "kernels/cuda/cross_entropy.h"
 #include "kernels/cuda/elementwise.h"
@@ -38,12 +39,16 @@ struct Sorted {
 
 class CudaOps final : public Ops {
   public:
-    CudaOps(DType storage, Streams& streams, std::unique_ptr<Products> products)
-        : storage_(storage),
-          checks_(storage, DType::f32),
+    CudaOps(const OpsOptions& options, Streams& streams)
+        : storage_(options.storage),
+          checks_(options.storage, DType::f32),
           streams_(streams),
-          products_(std::move(products)),
-          indices_(streams) {}
+          products_(make_products(options.tf32)),
+          indices_(streams) {
+        if (options.attention == AttentionKind::cudnn) {
+            cudnn_ = make_cudnn_attention(options.storage, indices_);
+        }
+    }
 
     [[nodiscard]] DType storage() const override { return storage_; }
     [[nodiscard]] DType accumulate() const override { return DType::f32; }
@@ -53,7 +58,7 @@ class CudaOps final : public Ops {
             fail(ExitCode::usage, "heads of {} are larger than the GPU's attention takes ({})", limits.head_dim,
                  kLargestAttentionHead);
         }
-        return scratch_bytes(limits) + round_up(products_->workspace_bytes(), kMemoryAlignment) +
+        return scratch_bytes(limits) + cudnn_bytes(limits) + round_up(products_->workspace_bytes(), kMemoryAlignment) +
                IndexCache::workspace_bytes(largest_array(limits)) + kMemoryAlignment;
     }
 
@@ -68,6 +73,9 @@ class CudaOps final : public Ops {
         products_->bind_workspace(take(round_up(products_->workspace_bytes(), kMemoryAlignment)));
         indices_.bind(take(IndexCache::workspace_bytes(largest_array(limits))), largest_array(limits));
         norm_ = {take(kMemoryAlignment).data(), DType::f64, 1, 1};
+        if (cudnn_) {
+            cudnn_->bind_workspace(take(cudnn_bytes(limits)), limits);
+        }
     }
 
     void linear_forward(Matrix y, ConstMatrix x, ConstMatrix w, ConstMatrix bias) override {
@@ -120,12 +128,18 @@ class CudaOps final : public Ops {
     void attention_forward(Matrix out, Matrix lse, ConstMatrix q, ConstMatrix k, ConstMatrix v,
                            const AttentionShape& shape) override {
         checks_.attention_forward(out, lse, q, k, v, shape);
+        if (cudnn_) {
+            return cudnn_->forward(stream(), out, lse, q, k, v, shape);
+        }
         const auto tiles = attention_tiles(shape.starts, attention_tile_rows(storage_, shape.head_dim).forward);
         cuda::attention_forward(stream(), out, lse, q, k, v, shape, on_device(tiles));
     }
     void attention_backward(Matrix dq, Matrix dk, Matrix dv, ConstMatrix dout, ConstMatrix q, ConstMatrix k,
                             ConstMatrix v, ConstMatrix out, ConstMatrix lse, const AttentionShape& shape) override {
         checks_.attention_backward(dq, dk, dv, dout, q, k, v, out, lse, shape);
+        if (cudnn_) {
+            return cudnn_->backward(stream(), dq, dk, dv, dout, q, k, v, out, lse, shape);
+        }
         const auto tiles = attention_tiles(shape.starts, attention_tile_rows(storage_, shape.head_dim).backward);
         cuda::attention_backward(stream(), dq, dk, dv, dout, q, k, v, out, lse, shape, on_device(tiles), scratch_);
     }
@@ -221,6 +235,9 @@ class CudaOps final : public Ops {
                                   attention_workspace_bytes(limits.tokens, limits.heads), reduction_workspace_bytes()}),
                         kMemoryAlignment);
     }
+    [[nodiscard]] std::int64_t cudnn_bytes(const OpsLimits& limits) const {
+        return cudnn_ ? round_up(cudnn_->workspace_bytes(limits), kMemoryAlignment) : 0;
+    }
     /// Of an array of indices or tiles: a segment, and with it a tile, may be a single token.
     [[nodiscard]] static std::int64_t largest_array(const OpsLimits& limits) {
         return checked_mul(limits.tokens, static_cast<std::int64_t>(sizeof(AttentionTile)), "bytes of tiles");
@@ -239,6 +256,7 @@ class CudaOps final : public Ops {
     std::span<std::byte> scratch_;
     Matrix norm_;
     IndexCache indices_;
+    std::unique_ptr<LibraryAttention> cudnn_;  // instead of the attention of this library
 };
 
 }  // namespace
@@ -247,10 +265,10 @@ std::unique_ptr<Ops> make_cuda_ops(const OpsOptions& options, Streams& streams) 
     if (!options.fused) {
         fail(ExitCode::usage, "model.fused_kernels = false is for device = \"cpu\"");
     }
-    if (!options.flash) {
+    if (options.attention == AttentionKind::eager) {
         fail(ExitCode::usage, "model.attn_implementation = \"eager\" is for device = \"cpu\"");
     }
-    return std::make_unique<CudaOps>(options.storage, streams, make_products(false));
+    return std::make_unique<CudaOps>(options, streams);
 }
 
 }  // namespace tessera::cuda

@@ -19,7 +19,7 @@ class IndexCache {
     [[nodiscard]] static std::int64_t workspace_bytes(std::int64_t largest);
     void bind(std::span<std::byte> memory, std::int64_t largest);
     /// The streams must outlive it.
-    explicit IndexCache(const Streams& streams) : streams_(streams) {}
+    explicit IndexCache(Streams& streams) : streams_(streams) {}
     IndexCache(const IndexCache&) = delete;
     IndexCache& operator=(const IndexCache&) = delete;
     ~IndexCache();
@@ -41,7 +41,7 @@ class IndexCache {
         std::int64_t used = 0;  // when; 0: never
         simt::Event copied;
     };
-    const Streams& streams_;
+    Streams& streams_;
     std::vector<Entry> entries_;
     std::int64_t largest_ = 0;
     std::int64_t time_ = 0;

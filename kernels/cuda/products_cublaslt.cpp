@@ -156,7 +156,7 @@ class Plan {
 
 class CublasLtProducts final : public Products {
   public:
-    explicit CublasLtProducts(bool tf32) : tf32_(tf32) { check(cublasLtCreate(&library_.handle), "cublasLtCreate"); }
+    explicit CublasLtProducts(bool tf32) : tf32_(tf32) {}
 
     [[nodiscard]] std::int64_t workspace_bytes() const override { return kWorkspace + kWorkspaceAlignment; }
     void bind_workspace(std::span<std::byte> memory) override {
@@ -192,6 +192,9 @@ class CublasLtProducts final : public Products {
         shape.output = d.dtype;
         shape.alignment =
             std::min({alignment_of(a.data), alignment_of(b.data), alignment_of(d.data), alignment_of(bias)});
+        if (library_.handle == nullptr) {  // planning needs no GPU
+            check(cublasLtCreate(&library_.handle), "cublasLtCreate");
+        }
         auto plan = plans_.find(shape);
         if (plan == plans_.end()) {
             if (plans_.size() >= kMostPlans) {

@@ -58,7 +58,8 @@ void zero_rows_async(void* memory, std::int64_t stride, std::int64_t row_bytes, 
 /// A point in a stream.
 class Event {
   public:
-    Event();
+    /// `timed`: for seconds_since().
+    explicit Event(bool timed = false);
     Event(const Event&) = delete;
     Event& operator=(const Event&) = delete;
     Event(Event&& other) noexcept : event_(std::exchange(other.event_, nullptr)) {}
@@ -74,6 +75,8 @@ class Event {
     void make_wait(Stream stream) const;
     /// Whether the point is passed. Throws what went wrong before it.
     [[nodiscard]] bool passed() const;
+    /// On the device, from a point to this one; both are passed.
+    [[nodiscard]] double seconds_since(const Event& earlier) const;
 
   private:
     CUevent_st* event_ = nullptr;

@@ -8,10 +8,6 @@
 #include "kernels/cuda/check_cuda.h"
 #include "kernels/cuda/runtime.h"
 
-#if __has_include(<cudnn_version.h>)
-#include <cudnn_version.h>
-#endif
-
 namespace tessera::simt {
 namespace {
 
@@ -89,13 +85,8 @@ std::int64_t free_device_bytes() {
 
 std::string runtime_versions() {
     const int driver = driver_version();
-    std::string text = fmt::format("CUDA {}, driver {}", version_in_words(runtime_version()),
-                                   driver == 0 ? "none" : "for CUDA " + version_in_words(driver));
-#ifdef CUDNN_MAJOR
-    text += fmt::format("\ncuDNN {}.{}.{} (not used: its attention is not built in)", CUDNN_MAJOR, CUDNN_MINOR,
-                        CUDNN_PATCHLEVEL);
-#endif
-    return text;
+    return fmt::format("CUDA {}, driver {}", version_in_words(runtime_version()),
+                       driver == 0 ? "none" : "for CUDA " + version_in_words(driver));
 }
 
 std::byte* allocate_device(std::int64_t bytes) {
@@ -166,9 +157,10 @@ void zero_rows_async(void* memory, std::int64_t stride, std::int64_t row_bytes, 
                "cudaMemset2DAsync");
 }
 
-Event::Event() {
+Event::Event(bool timed) {
     cudaEvent_t event = nullptr;
-    check_cuda(cudaEventCreateWithFlags(&event, cudaEventDisableTiming), "cudaEventCreateWithFlags");
+    check_cuda(cudaEventCreateWithFlags(&event, timed ? cudaEventDefault : cudaEventDisableTiming),
+               "cudaEventCreateWithFlags");
     event_ = event;
 }
 
@@ -194,6 +186,12 @@ bool Event::passed() const {
     }
     check_cuda(result, "cudaEventQuery");
     return true;
+}
+
+double Event::seconds_since(const Event& earlier) const {
+    float milliseconds = 0;
+    check_cuda(cudaEventElapsedTime(&milliseconds, earlier.event_, event_), "cudaEventElapsedTime");
+    return static_cast<double>(milliseconds) / 1000;
 }
 
 }  // namespace tessera::simt

@@ -8,22 +8,27 @@ void StreamExchange::begin() {
     asked_.record(streams_.compute());
     asked_.make_wait(streams_.exchange());
     streams_.use(streams_.exchange());
+    exchanges_.start(streams_.exchange());
 }
 
 DeviceExchange::Point StreamExchange::end() {
-    ++last_;
-    ended_[static_cast<std::size_t>(last_) % ended_.size()].record(streams_.exchange());
     streams_.use(streams_.compute());
-    return last_;
+    return exchanges_.stop(streams_.exchange());
 }
 
-void StreamExchange::order_after(Point point) {
+bool StreamExchange::order_after(Point point) {
     if (point <= ordered_) {
-        return;
+        return false;
     }
-    const Point oldest = last_ - static_cast<Point>(ended_.size()) + 1;
-    ordered_ = std::max(point, oldest);
-    ended_[static_cast<std::size_t>(ordered_) % ended_.size()].make_wait(streams_.compute());
+    ordered_ = point;
+    waits_.start(streams_.compute());
+    exchanges_.end_of(point).make_wait(streams_.compute());
+    waits_.stop(streams_.compute());
+    return true;
+}
+
+DeviceExchange::Times StreamExchange::take_times() {
+    return {exchanges_.take(), waits_.take()};
 }
 
 void StreamExchange::finish() {

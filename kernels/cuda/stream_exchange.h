@@ -1,9 +1,7 @@
 // The order of exchanges and operations on a device's two streams.
 #pragma once
 
-#include <array>
-
-#include "kernels/cuda/streams.h"
+#include "kernels/cuda/timed_spans.h"
 #include "kernels/device.h"
 
 namespace tessera::cuda {
@@ -11,11 +9,12 @@ namespace tessera::cuda {
 /// What carries the bytes is up to the class that derives from it: it works on streams().exchange().
 class StreamExchange : public DeviceExchange {
   public:
-    explicit StreamExchange(Streams& streams) : streams_(streams) {}
+    explicit StreamExchange(Streams& streams) : streams_(streams), exchanges_(streams), waits_(streams) {}
 
     void begin() override;
     [[nodiscard]] Point end() override;
-    void order_after(Point point) override;
+    bool order_after(Point point) override;
+    [[nodiscard]] Times take_times() override;
     void finish() override;
 
   protected:
@@ -23,9 +22,9 @@ class StreamExchange : public DeviceExchange {
 
   private:
     Streams& streams_;
-    simt::Event asked_;                  // of the operations before begin()
-    std::array<simt::Event, 64> ended_;  // of the last points; one before them is waited for as the oldest of these
-    Point last_ = 0;
+    simt::Event asked_;  // of the operations before begin()
+    TimedSpans exchanges_;
+    TimedSpans waits_;
     Point ordered_ = 0;  // up to which operations already wait
 };
 

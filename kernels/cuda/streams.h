@@ -7,21 +7,25 @@
 
 namespace tessera::cuda {
 
-/// Operations and exchanges of a device share it. One thread at a time.
+/// Operations and exchanges of a device share it. One thread at a time. Each is made when it is first used: a plan
+/// needs neither, nor a GPU.
 class Streams {
   public:
-    Streams() : compute_(simt::make_stream()), exchange_(simt::make_stream()), current_(compute_) {}
+    Streams() = default;
     Streams(const Streams&) = delete;
     Streams& operator=(const Streams&) = delete;
     ~Streams() {
-        simt::destroy_stream(exchange_);
-        simt::destroy_stream(compute_);
+        for (simt::Stream stream : {exchange_, compute_}) {
+            if (stream != nullptr) {
+                simt::destroy_stream(stream);
+            }
+        }
     }
 
     /// Where operations go now.
-    [[nodiscard]] simt::Stream current() const { return current_; }
-    [[nodiscard]] simt::Stream compute() const { return compute_; }
-    [[nodiscard]] simt::Stream exchange() const { return exchange_; }
+    [[nodiscard]] simt::Stream current() { return current_ == nullptr ? compute() : current_; }
+    [[nodiscard]] simt::Stream compute() { return made(compute_); }
+    [[nodiscard]] simt::Stream exchange() { return made(exchange_); }
     void use(simt::Stream stream) { current_ = stream; }
 
     /// Called again and again while the host waits; throws where waiting is in vain.
@@ -32,9 +36,16 @@ class Streams {
     void wait(simt::Stream stream) const;
 
   private:
-    simt::Stream compute_;
-    simt::Stream exchange_;
-    simt::Stream current_;
+    [[nodiscard]] static simt::Stream made(simt::Stream& stream) {
+        if (stream == nullptr) {
+            stream = simt::make_stream();
+        }
+        return stream;
+    }
+
+    simt::Stream compute_ = nullptr;
+    simt::Stream exchange_ = nullptr;
+    simt::Stream current_ = nullptr;  // the computing one
     std::function<void()> watch_;
 };
 

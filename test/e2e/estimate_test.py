@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
-"""`train estimate` as a user meets it: DeepSpeed's tables, the plan beside them, wrong use.
+"""`train estimate` as a user meets it: DeepSpeed's tables, the plan beside them, wrong use; and plans for GPUs.
 
-    estimate_test.py --train BINARY
+    estimate_test.py --train BINARY [--cuda LIBRARY ...]
 
+--cuda: backends whose GPUs are planned for without being there, the emulated one of the tests first.
 The last line is `N passed, N failed`.
 """
 
@@ -19,7 +20,7 @@ from make_case import make_case, write_json
 from report import Report
 
 TABLES = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "data", "tables", "memory_tables.txt")
-USAGE, BAD_DATA, MISSING = 64, 65, 66
+USAGE, BAD_DATA, MISSING, DOES_NOT_FIT = 64, 65, 66, 70
 ONE = ("--gpus-per-node", "1", "--nodes", "1")
 T0_3B = ("--params", "2783959040", "--largest-layer", "65798144")
 LLAMA_2_13B = {"model_type": "llama", "vocab_size": 32000, "hidden_size": 5120, "intermediate_size": 13824,
@@ -35,13 +36,15 @@ def test(function):
 class Place:
     """A directory of its own with model/ and job.toml."""
 
-    def __init__(self, train, directory):
-        self.train, self.directory = train, directory
+    variables = {}  # of the environment, besides those of every test
+
+    def __init__(self, train, directory, libraries):
+        self.train, self.directory, self.libraries = train, directory, libraries
         make_case(directory, "llama", np.random.default_rng(5))
 
     def run(self, *arguments, code=0):
-        result = subprocess.run([self.train, *arguments], cwd=self.directory, env=environment(), capture_output=True,
-                                text=True, timeout=240)
+        result = subprocess.run([self.train, *arguments], cwd=self.directory, env=environment() | self.variables,
+                                capture_output=True, text=True, timeout=240)
         assert result.returncode == code, f"{arguments}: {result.returncode}\n{result.stdout}{result.stderr}"
         if code:
             assert result.stdout == "" and result.stderr.count("\n") == 1 and "error:" in result.stderr, result
@@ -190,15 +193,64 @@ def bounds_of_stage_3_matter_at_stage_3_alone(p):
     assert "stage3_max_live_parameters = 10" in said, said
 
 
+def json_of_check(p, *arguments):
+    return json.loads(p.run("check", "--config", "job.toml", "--json", *arguments))
+
+
+@test
+def gpus_that_are_not_there_are_planned_for(p):
+    """The plan of every backend is that of a job on the emulated GPU, which is there."""
+    for number, library in enumerate(p.libraries):
+        p.variables = {"TESSERA_CUDA_LIBRARY": library}
+        planned = json_of_check(p, "--device", "cuda", "--device-memory", "80GiB")
+        assert "a GPU of 85899345920 bytes" in json.dumps(planned["summary"]) and 'device = "cuda"' in planned["job"]
+        if number == 0:
+            opened = json_of_check(p, "--device", "cuda")
+            assert opened["memory"] == planned["memory"] and "a GPU of" not in json.dumps(opened["summary"])
+        estimated = json.loads(p.estimate("--config", "job.toml", *ONE, "--device", "cuda", "--json"))["plan"]
+        assert estimated["bf16"][1]["total"] == json_of_check(p, "--device", "cuda", "--device-memory", "80GiB", "--set",
+                                                              "bf16.enabled=true", "--set", "data.packing=concat")["total"]
+        on_cpu = json.loads(p.estimate("--config", "job.toml", *ONE, "--json"))["plan"]
+        assert estimated["bf16"][1]["model_states"] == on_cpu["bf16"][1]["model_states"]
+        assert estimated["bf16"][1]["working"] != on_cpu["bf16"][1]["working"]
+        said = p.run("check", "--config", "job.toml", "--device", "cuda", "--device-memory", "513MiB", code=DOES_NOT_FIT)
+        assert "a GPU of 537919488 bytes" in said, said
+
+
+@test
+def gpus_that_cannot_be_planned_for(p):
+    said = p.run("check", "--config", "job.toml", "--device", "cpu", "--device-memory", "80GiB", code=USAGE)
+    assert "--device-memory is for GPUs" in said, said
+    p.variables = {"TESSERA_CUDA_LIBRARY": os.path.join(p.directory, "absent.so")}
+    for command in (("check", "--device-memory", "80GiB"), ("estimate", *ONE)):
+        said = p.run(*command, "--config", "job.toml", "--device", "cuda", code=USAGE)
+        assert "this build has no CUDA" in said and "absent.so" in said, said
+
+
+@test
+def what_gpus_alone_do_is_refused_elsewhere(p):
+    for key in ("cuda.tf32", "cuda.stochastic_rounding"):
+        said = p.run("check", "--config", "job.toml", "--device", "cpu", "--set", f"{key}=true", code=USAGE)
+        assert f"{key} = true needs a GPU" in said, said
+    for library in p.libraries[:1]:
+        p.variables = {"TESSERA_CUDA_LIBRARY": library}
+        for key, bf16 in (("cuda.tf32", "true"), ("cuda.stochastic_rounding", "false")):
+            said = p.run("check", "--config", "job.toml", "--device", "cuda", "--set", f"{key}=true", "--set",
+                         f"bf16.enabled={bf16}", code=USAGE)
+            assert f"{key} = true needs a GPU and bf16.enabled" in said, said
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--train", required=True)
-    binary = os.path.abspath(parser.parse_args().train)
+    parser.add_argument("--cuda", metavar="LIBRARY", nargs="+", default=[])
+    options = parser.parse_args()
+    binary, libraries = os.path.abspath(options.train), [os.path.abspath(library) for library in options.cuda]
     report = Report()
     for function in TESTS:
         with tempfile.TemporaryDirectory(prefix="estimate-") as directory:
             try:
-                function(Place(binary, directory))
+                function(Place(binary, directory, libraries))
                 report(function.__name__, None)
             except (AssertionError, LookupError, OSError, ValueError, subprocess.TimeoutExpired) as error:
                 line = error.__traceback__.tb_next.tb_lineno

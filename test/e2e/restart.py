@@ -107,7 +107,7 @@ class Layout:
     """The job with so many ranks, a stage and further settings."""
 
     def __init__(self, train, directory, ranks, stage, **settings):
-        self.directory, self.out = directory, os.path.join(directory, "out")
+        self.train, self.directory, self.out = train, directory, os.path.join(directory, "out")
         self.name = f"ranks={ranks} stage={stage}"
         job = [train, "--config", "job.toml", *overrides({"zero_optimization.stage": stage} | settings)]
         self.command = mpirun((ranks, job))

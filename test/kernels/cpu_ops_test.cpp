@@ -554,7 +554,9 @@ TEST_CASE("Nothing to do is legal") {
 
 TEST_CASE("Wrong arguments and a workspace that is too small are named faults of the program") {
     CHECK_THROWS_WITH(make_cpu_ops({.storage = DType::f16}), Catch::Contains("f16"));
-    const OpsOptions options = {.storage = GENERATE(DType::f32, DType::bf16), .flash = GENERATE(true, false)};
+    CHECK_THROWS_WITH(make_cpu_ops({.attention = AttentionKind::cudnn}), Catch::Contains("say device = \"cuda\""));
+    const OpsOptions options = {.storage = GENERATE(DType::f32, DType::bf16),
+                                .attention = GENERATE(AttentionKind::flash, AttentionKind::eager)};
     const std::unique_ptr<Ops> ops = make_cpu_ops(options);
     std::vector<std::byte> memory(64);
     CHECK_THROWS_AS(ops->bind_workspace(memory, limits()), Error);

@@ -5,7 +5,8 @@
 //   kernel_bench [--shape NAME] [--dtype f32|bf16] [--composed] [--cuda LIBRARY] [--json FILE]
 //
 // --shape: smol (135M parameters, the default), 0.5B, 8B; tiny runs through every operation once, for tests and tools
-// that are slow. --cuda: on the device of this backend instead of the CPU.
+// that are slow. --cuda: on the device of this backend instead of the CPU; in bf16 with cuDNN's attention beside its
+// own, where it is built in.
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
@@ -63,24 +64,33 @@ const std::vector<Shape> kShapes = {
 class Bench {
   public:
     Bench(Device& device, const OpsOptions& options, const Shape& shape)
-        : device_(device), ops_(device.make_ops(options)), storage_(options.storage), shape_(shape) {
-        const std::int64_t most = std::max({shape.longest, shape.tokens, shape.square});
-        const std::int64_t columns = std::max({2 * shape.inner, shape.qkv(), shape.square});
-        const OpsLimits limits = {
-            .tokens = most,
-            .columns = columns,
-            .weight_elements = std::max({shape.vocabulary * shape.hidden, 2 * shape.inner * shape.hidden,
-                                         shape.qkv() * shape.hidden, shape.square * shape.square}),
-            .logits_rows = shape.logits_rows,
-            .vocabulary = shape.vocabulary,
-            .heads = shape.heads,
-            .kv_heads = shape.kv_heads,
-            .head_dim = shape.head_dim,
-            .longest_segment = shape.longest};
-        ops_->bind_workspace(allocate(ops_->workspace_bytes(limits)), limits);
+        : device_(device), storage_(options.storage), shape_(shape) {
         block_.resize(1 << 16);
         std::uniform_real_distribution<float> uniform(-1, 1);
         std::ranges::generate(block_, [&] { return uniform(generator_); });
+        use(options);
+    }
+
+    /// Measures the operations of `options` from now on, which have the same storage.
+    void use(const OpsOptions& options) {
+        const std::int64_t most = std::max({shape_.longest, shape_.tokens, shape_.square});
+        const std::int64_t columns = std::max({2 * shape_.inner, shape_.qkv(), shape_.square});
+        const OpsLimits limits = {
+            .tokens = most,
+            .columns = columns,
+            .weight_elements = std::max({shape_.vocabulary * shape_.hidden, 2 * shape_.inner * shape_.hidden,
+                                         shape_.qkv() * shape_.hidden, shape_.square * shape_.square}),
+            .logits_rows = shape_.logits_rows,
+            .vocabulary = shape_.vocabulary,
+            .heads = shape_.heads,
+            .kv_heads = shape_.kv_heads,
+            .head_dim = shape_.head_dim,
+            .longest_segment = shape_.longest};
+        std::unique_ptr<Ops> ops = device_.make_ops(options);
+        buffers_.clear();
+        ops->bind_workspace(allocate(ops->workspace_bytes(limits)), limits);
+        ops_ = std::move(ops);
+        attention_ = options.attention == AttentionKind::cudnn ? "cuDNN attention" : "attention";
     }
 
     /// What the device does at most: the others are compared with it.
@@ -123,6 +133,12 @@ class Bench {
         report("logits dw", flops, kFlops, [&] { ops_->linear_backward_weight(dw, dlogits, x); });
     }
 
+    void attention() {
+        for (const std::int64_t length : shape_.lengths) {
+            attention(length);
+        }
+    }
+
     void attention(std::int64_t length) {
         free_all();
         const std::int64_t tokens = shape_.longest;
@@ -146,9 +162,9 @@ class Bench {
         const auto v = [&](Matrix m) { return m.col_range(shape_.q() + shape_.kv(), shape_.kv()); };
         // Two products of the visible half of the scores; five in the backward pass.
         const double product = static_cast<double>(tokens * length * shape_.heads * shape_.head_dim);
-        report(fmt::format("attention {} x {} forward", tokens / length, length), 2 * product, kFlops,
+        report(fmt::format("{} {} x {} forward", attention_, tokens / length, length), 2 * product, kFlops,
                [&] { ops_->attention_forward(out, lse, q(qkv), k(qkv), v(qkv), shape); });
-        report(fmt::format("attention {} x {} backward", tokens / length, length), 5 * product, kFlops, [&] {
+        report(fmt::format("{} {} x {} backward", attention_, tokens / length, length), 5 * product, kFlops, [&] {
             ops_->attention_backward(q(gradients), k(gradients), v(gradients), dout, q(qkv), k(qkv), v(qkv), out, lse,
                                      shape);
         });
@@ -290,6 +306,7 @@ class Bench {
 
     Device& device_;
     std::unique_ptr<Ops> ops_;
+    std::string attention_;  // its name in the results
     DType storage_;
     const Shape& shape_;
     std::vector<Memory> buffers_;  // the first is the workspace
@@ -321,13 +338,23 @@ int run(int argc, char** argv) {
     const Shape& chosen = *std::ranges::find_if(kShapes, [&](const Shape& one) { return shape == one.name; });
     fmt::print("{}, shape {}, {}; the last column: beside the first of its unit\n", device->description(), shape,
                dtype);
-    Bench bench(*device, {dtype == "bf16" ? DType::bf16 : DType::f32, !composed, !composed}, chosen);
+    const DType storage = dtype == "bf16" ? DType::bf16 : DType::f32;
+    Bench bench(
+        *device,
+        {.storage = storage, .fused = !composed, .attention = composed ? AttentionKind::eager : AttentionKind::flash},
+        chosen);
     bench.baselines();
     bench.products();
-    for (const std::int64_t length : chosen.lengths) {
-        bench.attention(length);
-    }
+    bench.attention();
     bench.rest();
+    if (!library.empty() && storage == DType::bf16) {
+        try {
+            bench.use({.storage = storage, .attention = AttentionKind::cudnn});
+            bench.attention();
+        } catch (const Error& error) {
+            fmt::print("no cuDNN attention: {}\n", error.what());
+        }
+    }
     if (!json.empty()) {
         const nlohmann::ordered_json all = {{"device", device->description()}, {"results", bench.results()}};
         std::ofstream(json) << all.dump(1) << '\n';

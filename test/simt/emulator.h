@@ -1,4 +1,5 @@
-// The emulator for tests: how it runs kernels, what it counted, and arrays of device memory.
+// The emulator for tests: how it runs kernels, what it counted, and arrays of device memory. The tests of kernels are
+// linked a second time for a GPU, where real_gpu.cpp stands in for it.
 #pragma once
 
 #include <cstddef>
@@ -22,6 +23,10 @@ class EmulationError : public Error {
 /// In which order runnable threads and blocks run, and streams do their work. forward: streams do only what they must;
 /// reverse: all other streams go first.
 enum class Order { forward, reverse, random };
+
+/// Whether kernels run in the emulator. Not on a GPU: there set_emulation() does nothing, as the hardware chooses the
+/// order of threads, and statistics() throws, as nothing is counted.
+[[nodiscard]] bool is_emulated();
 
 struct Emulation {
     Order order = Order::forward;
@@ -48,12 +53,15 @@ void reset_statistics();
 /// Does all that the streams were given; throws the first thing that went wrong.
 void synchronize_all();
 
-/// `count` elements of device memory, of exactly that size, between red zones; NaNs at first.
+/// Device memory that is full of NaNs, to be freed by free_device().
+[[nodiscard]] std::byte* allocate_nans(std::int64_t bytes);
+
+/// `count` elements of device memory, of exactly that size (in the emulator between red zones); NaNs at first.
 template <typename T>
 class DeviceArray {
   public:
     explicit DeviceArray(std::int64_t count)
-        : memory_(allocate_device(count * static_cast<std::int64_t>(sizeof(T)))), count_(count) {}
+        : memory_(allocate_nans(count * static_cast<std::int64_t>(sizeof(T)))), count_(count) {}
     explicit DeviceArray(const std::vector<T>& values) : DeviceArray(static_cast<std::int64_t>(values.size())) {
         write(values);
     }

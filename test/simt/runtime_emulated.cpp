@@ -117,6 +117,10 @@ std::byte* allocate_device(std::int64_t bytes) {
     return device_memory().allocate(bytes, false);
 }
 
+std::byte* allocate_nans(std::int64_t bytes) {
+    return allocate_device(bytes);  // all memory is
+}
+
 std::byte* allocate_pinned(std::int64_t bytes) {
     const Lock guard = lock();
     return device_memory().allocate(bytes, true);
@@ -208,7 +212,7 @@ void copy_now(void* to, const void* from, std::int64_t bytes) {
     }
 }
 
-Event::Event() : event_(new CUevent_st) {}
+Event::Event(bool timed) : event_(new CUevent_st{.timed = timed}) {}
 
 Event::~Event() {
     delete event_;
@@ -230,6 +234,16 @@ void Event::make_wait(Stream stream) const {
 bool Event::passed() const {
     const Lock guard = lock();
     return event_->point == nullptr || emulated::poll(*event_->point);
+}
+
+double Event::seconds_since(const Event& earlier) const {
+    const Lock guard = lock();
+    for (const CUevent_st* event : {earlier.event_, event_}) {
+        if (!event->timed || event->point == nullptr || !event->point->passed) {
+            throw EmulationError("the time of an event that is not timed, or not passed");
+        }
+    }
+    return std::chrono::duration<double>(event_->point->time - earlier.event_->point->time).count();
 }
 
 namespace emulated {

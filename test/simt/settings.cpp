@@ -60,6 +60,9 @@ Emulation& current_emulation() {
 
 }  // namespace
 
+bool is_emulated() {
+    return true;
+}
 void set_emulation(const Emulation& emulation) {
     const std::lock_guard lock(emulated::emulator_mutex());
     static_cast<void>(emulated::SharedMemory::limit(emulation.capability));

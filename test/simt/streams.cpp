@@ -42,6 +42,7 @@ void step(CUstream_st& stream) {
     }
     if (task.reached != nullptr) {
         task.reached->passed = true;
+        task.reached->time = std::chrono::steady_clock::now();
         task.reached->failure = failure;
     }
     if (failure != nullptr) {

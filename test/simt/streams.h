@@ -1,6 +1,7 @@
 // Emulated streams: queues that do their work only when somebody must see it done.
 #pragma once
 
+#include <chrono>
 #include <deque>
 #include <exception>
 #include <functional>
@@ -15,7 +16,8 @@ namespace tessera::simt::emulated {
 struct Point {
     CUstream_st* stream = nullptr;
     bool passed = false;
-    std::exception_ptr failure;  // what went wrong before it
+    std::chrono::steady_clock::time_point time;  // when it was passed
+    std::exception_ptr failure;                  // what went wrong before it
 };
 
 struct Task {
@@ -32,7 +34,8 @@ struct CUstream_st {
 };
 
 struct CUevent_st {
-    std::shared_ptr<tessera::simt::emulated::Point> point;  // null: never recorded
+    bool timed = false;
+    std::shared_ptr<tessera::simt::emulated::Point> point{};  // null: never recorded
 };
 
 namespace tessera::simt::emulated {

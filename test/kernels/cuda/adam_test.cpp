@@ -1,4 +1,4 @@
-// Adam and AdamW on the emulated device, against double, and stochastic rounding.
+// Adam and AdamW on the device, against double, and stochastic rounding.
 #include "kernels/cuda/adam.h"
 
 #include <cmath>
@@ -41,21 +41,19 @@ struct State {
 
 /// w, m, v and the model's weights after a step over elements [first, first + count).
 std::vector<Tensor> step_range(simt::Stream stream, const State& state, std::int64_t first, std::int64_t count,
-                               std::optional<DType> model, const AdamStep& step,
-                               std::optional<cuda::StochasticRounding> rounding = std::nullopt,
-                               Layout model_layout = Layout::packed) {
+                               std::optional<DType> model, AdamStep step, Layout model_layout = Layout::packed) {
     const DeviceMatrix w(state.w, Layout::packed);
     const DeviceMatrix m(state.m, Layout::packed);
     const DeviceMatrix v(state.v, Layout::packed);
     const DeviceMatrix gradient(state.gradient, Layout::packed);
     const DeviceMatrix weights(model ? Tensor(*model, 1, state.w.cols()) : Tensor(), model_layout);
-    if (rounding) {
-        rounding->first += first;
+    if (step.rounding) {
+        step.rounding->first += first;
     }
     const auto part = [&](const DeviceMatrix& x) {
         return x.view().empty() ? Matrix() : x.view().col_range(first, count);
     };
-    cuda::adam(stream, part(w), part(m), part(v), part(gradient), part(weights), step, rounding);
+    cuda::adam(stream, part(w), part(m), part(v), part(gradient), part(weights), step);
     return {w.read(), m.read(), v.read(), weights.read()};
 }
 
@@ -97,23 +95,24 @@ TEST_CASE("An element gives the same bits wherever its range begins") {
     std::mt19937 random(2);
     constexpr std::int64_t kCount = 700;
     const State state(random, kCount);
-    const AdamStep step = example_step(true);
-    const cuda::StochasticRounding rounding{.seed = 5, .step = 3, .first = 1000};
+    AdamStep step = example_step(true);
     for (const bool stochastic : {false, true}) {
-        const auto mode = stochastic ? std::optional(rounding) : std::nullopt;
+        if (stochastic) {
+            step.rounding = {.key = 5, .step = 3, .first = 1000};
+        }
         const simt::OwnStream stream;
-        const auto whole = step_range(stream, state, 0, kCount, DType::bf16, step, mode);
+        const auto whole = step_range(stream, state, 0, kCount, DType::bf16, step);
         for (const auto& [first, count] :
              {std::pair<std::int64_t, std::int64_t>{1, 699}, {4, 33}, {6, 600}, {699, 1}}) {
             CAPTURE(stochastic, first, count);
-            const auto part = step_range(stream, state, first, count, DType::bf16, step, mode);
+            const auto part = step_range(stream, state, first, count, DType::bf16, step);
             for (std::size_t i = 0; i < part.size(); ++i) {
                 CHECK(columns(part[i], first, count) == columns(whole[i], first, count));
             }
             // Outside the range nothing is written.
             CHECK(columns(part[0], 0, first) == columns(state.w, 0, first));
             // Nor does it matter where the model's weights lie.
-            CHECK(step_range(stream, state, first, count, DType::bf16, step, mode, Layout::misaligned) == part);
+            CHECK(step_range(stream, state, first, count, DType::bf16, step, Layout::misaligned) == part);
             CHECK(columns(part[2], first + count, kCount - first - count) ==
                   columns(state.v, first + count, kCount - first - count));
         }
@@ -121,7 +120,7 @@ TEST_CASE("An element gives the same bits wherever its range begins") {
 }
 
 /// The model's weights of a step with a gradient of 0, from the state (w, m, 0).
-Tensor rounded(const Tensor& w, const Tensor& m, const cuda::StochasticRounding& rounding) {
+Tensor rounded(const Tensor& w, const Tensor& m, const StochasticRounding& rounding) {
     const std::int64_t count = w.cols();
     const simt::OwnStream stream;
     const DeviceMatrix weights(w, Layout::packed);
@@ -129,21 +128,21 @@ Tensor rounded(const Tensor& w, const Tensor& m, const cuda::StochasticRounding&
     const DeviceMatrix v(Tensor(DType::f32, 1, count), Layout::packed);
     const DeviceMatrix gradient(Tensor(DType::f32, 1, count), Layout::packed);
     const DeviceMatrix model(Tensor(DType::bf16, 1, count), Layout::packed);
-    cuda::adam(stream, weights, means, v, gradient, model, {.lr = 1e-3}, rounding);
+    cuda::adam(stream, weights, means, v, gradient, model, {.lr = 1e-3, .rounding = rounding});
     return model.read();
 }
 /// The same of a step that changes nothing.
-Tensor rounded(const Tensor& w, const cuda::StochasticRounding& rounding) {
+Tensor rounded(const Tensor& w, const StochasticRounding& rounding) {
     return rounded(w, Tensor(DType::f32, 1, w.cols()), rounding);
 }
 
-TEST_CASE("Stochastic rounding goes to either neighbour, as often as its distance says, and by seed, step and place") {
+TEST_CASE("Stochastic rounding goes to either neighbour, as often as its distance says, and by key, step and place") {
     constexpr std::int64_t kCount = 40000;
     Tensor w(DType::f32, 1, kCount);
     for (std::int64_t i = 0; i < kCount; ++i) {
         w.set(0, i, (i % 2 == 0 ? 1 : -1) * (1 + 0.3 / 128));  // three tenths of the way from 1 to the next bf16
     }
-    const Tensor first = rounded(w, {.seed = 1, .step = 1});
+    const Tensor first = rounded(w, {.key = 1, .step = 1});
     std::int64_t farther = 0;
     for (std::int64_t i = 0; i < kCount; ++i) {
         const double size = std::abs(first.get(0, i));
@@ -153,10 +152,10 @@ TEST_CASE("Stochastic rounding goes to either neighbour, as often as its distanc
     }
     // A binomial distribution: five standard deviations.
     CHECK(std::abs(static_cast<double>(farther) - 0.3 * kCount) < 5 * std::sqrt(0.3 * 0.7 * kCount));
-    CHECK(rounded(w, {.seed = 1, .step = 1}) == first);
-    CHECK_FALSE(rounded(w, {.seed = 2, .step = 1}) == first);
-    CHECK_FALSE(rounded(w, {.seed = 1, .step = 2}) == first);
-    CHECK_FALSE(rounded(w, {.seed = 1, .step = 1, .first = 2}) == first);
+    CHECK(rounded(w, {.key = 1, .step = 1}) == first);
+    CHECK_FALSE(rounded(w, {.key = 2, .step = 1}) == first);
+    CHECK_FALSE(rounded(w, {.key = 1, .step = 2}) == first);
+    CHECK_FALSE(rounded(w, {.key = 1, .step = 1, .first = 2}) == first);
 }
 
 TEST_CASE("What bf16 holds stays as it is under stochastic rounding, and so do infinities and NaNs") {
@@ -170,8 +169,8 @@ TEST_CASE("What bf16 holds stays as it is under stochastic rounding, and so do i
     }
     constexpr std::uint32_t kLargestNan = 0x7fffffffu;  // whatever were added to these bits would overflow
     std::memcpy(Matrix(w).data + 5 * sizeof(float), &kLargestNan, sizeof(float));
-    for (std::uint64_t seed = 0; seed < 20; ++seed) {
-        const Tensor result = rounded(w, m, {.seed = seed, .step = 1});
+    for (std::uint64_t key = 0; key < 20; ++key) {
+        const Tensor result = rounded(w, m, {.key = key, .step = 1});
         for (std::int64_t i = 0; i < 5; ++i) {
             CHECK(result.get(0, i) == expected[i]);
         }

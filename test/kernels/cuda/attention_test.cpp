@@ -1,5 +1,5 @@
-// Attention of the device through the emulator, against the reference in double: every kernel, lengths and windows
-// around the tiles, packing, grouping, strides, alignment, extreme scores, orders of threads.
+// Attention of the device against the reference in double: every kernel, lengths and windows around the tiles, packing,
+// grouping, strides, alignment, extreme scores, orders of threads.
 #include "kernels/cuda/attention.h"
 
 #include <catch2/catch.hpp>
@@ -7,97 +7,34 @@
 #include <limits>
 #include <tuple>
 
-#include "kernels/reference/reference_ops.h"
-#include "test/kernels/cuda/device_matrix.h"
+#include "test/kernels/cuda/attention_on_device.h"
 
 namespace tessera {
 namespace {
 
 using simt::Order;
-using testing::DeviceMatrix;
-using testing::OpsWithWorkspace;
-using testing::random_tensor;
+using testing::AttentionOnDevice;
+using testing::Case;
+using testing::Inputs;
+using testing::largest_error;
+using testing::largest_value;
+using testing::Results;
+using testing::Starts;
 using testing::Tensor;
 using testing::unit_roundoff;
 
-using Starts = std::vector<std::int64_t>;
-
 constexpr DType kDTypes[] = {DType::bf16, DType::f16, DType::f32};
-
-struct Case {
-    DType dtype = DType::bf16;
-    std::int64_t head_dim = 64;
-    Starts starts = {0, 64};
-    std::int64_t heads = 1;
-    std::int64_t kv_heads = 1;
-    std::int64_t window = 0;
-    double scale = 0;                 // 0: 1 / sqrt(head_dim)
-    double size = 1;                  // standard deviation of q and k
-    std::int64_t columns_before = 8;  // 8 and 16: aligned where head_dim is
-    std::int64_t columns_behind = 16;
-    std::int64_t columns_before_out = 8;
-    Order order = Order::forward;
-    bool truncate = false;  // sums in mma, as the hardware does
-
-    [[nodiscard]] AttentionShape shape() const {
-        return {.heads = heads,
-                .kv_heads = kv_heads,
-                .head_dim = head_dim,
-                .window = window,
-                .scale = scale == 0 ? 1 / std::sqrt(static_cast<double>(head_dim)) : scale,
-                .starts = starts};
-    }
-    [[nodiscard]] std::int64_t tokens() const { return starts.back(); }
-};
-
-struct Inputs {
-    Inputs(const Case& c, unsigned seed) {
-        std::mt19937 random(seed);
-        q = random_tensor(random, c.dtype, c.tokens(), c.heads * c.head_dim, c.size);
-        k = random_tensor(random, c.dtype, c.tokens(), c.kv_heads * c.head_dim, c.size);
-        v = random_tensor(random, c.dtype, c.tokens(), c.kv_heads * c.head_dim);
-        dout = random_tensor(random, c.dtype, c.tokens(), c.heads * c.head_dim);
-    }
-    Tensor q, k, v, dout;
-};
-
-struct Results {
-    /// Of the shapes that a case has, in `dtype`; the log-sum-exp in `lse_dtype`.
-    Results(const Case& c, DType dtype, DType lse_dtype)
-        : out(dtype, c.tokens(), c.heads * c.head_dim),
-          lse(lse_dtype, c.tokens(), c.heads),
-          dq(out),
-          dk(dtype, c.tokens(), c.kv_heads * c.head_dim),
-          dv(dk) {}
-    friend bool operator==(const Results&, const Results&) = default;
-
-    Tensor out, lse, dq, dk, dv;
-};
 
 template <typename T>
 std::span<const T> on_device(const simt::DeviceArray<T>& array) {
     return {array.data(), static_cast<std::size_t>(array.size())};
 }
 
-/// Both passes in the emulator.
+/// Both passes on the device.
 Results run(const Case& c, const Inputs& inputs) {
     simt::set_emulation({.order = c.order, .seed = 7, .capability = 89, .truncate_mma = c.truncate});
     const AttentionShape shape = c.shape();
-    Results results(c, c.dtype, DType::f32);
-    const auto between = [&](const Tensor& t, std::int64_t before, std::int64_t behind) {
-        return DeviceMatrix(t, before, before + t.cols() + behind);
-    };
-    const auto to_device = [&](const Tensor& t) { return between(t, c.columns_before, c.columns_behind); };
-    const DeviceMatrix q = to_device(inputs.q);
-    const DeviceMatrix k = to_device(inputs.k);
-    const DeviceMatrix v = to_device(inputs.v);
-    const DeviceMatrix dout = to_device(inputs.dout);
-    const DeviceMatrix out = between(results.out, c.columns_before_out, c.columns_behind);
-    const DeviceMatrix lse = between(results.lse, 1, 2);
-    const DeviceMatrix dq = to_device(results.dq);
-    const DeviceMatrix dk = to_device(results.dk);
-    const DeviceMatrix dv = to_device(results.dv);
-
+    const AttentionOnDevice on(c, inputs);
     const cuda::AttentionTileRows rows = cuda::attention_tile_rows(c.dtype, c.head_dim);
     const auto forward_tiles = cuda::attention_tiles(c.starts, rows.forward);
     const auto backward_tiles = cuda::attention_tiles(c.starts, rows.backward);
@@ -109,164 +46,16 @@ Results run(const Case& c, const Inputs& inputs) {
     const simt::DeviceArray<std::byte> workspace(cuda::attention_workspace_bytes(c.tokens(), c.heads));
 
     const simt::OwnStream stream;
-    cuda::attention_forward(stream, out.view(), lse.view(), q.view(), k.view(), v.view(), shape, on_device(forward));
-    cuda::attention_backward(stream, dq.view(), dk.view(), dv.view(), dout.view(), q.view(), k.view(), v.view(),
-                             out.view(), lse.view(), shape, on_device(backward),
-                             {workspace.data(), static_cast<std::size_t>(workspace.size())});
+    cuda::attention_forward(stream, on.out, on.lse, on.q, on.k, on.v, shape, on_device(forward));
+    cuda::attention_backward(stream, on.dq, on.dk, on.dv, on.dout, on.q, on.k, on.v, on.out, on.lse, shape,
+                             on_device(backward), {workspace.data(), static_cast<std::size_t>(workspace.size())});
     simt::synchronize(stream);
-    results.out = out.read();
-    results.lse = lse.read();
-    results.dq = dq.read();
-    results.dk = dk.read();
-    results.dv = dv.read();
-    return results;
-}
-
-/// Both passes in double, on the same inputs.
-Results expected_results(const Case& c, const Inputs& inputs) {
-    const AttentionShape shape = c.shape();
-    Results results(c, DType::f64, DType::f64);
-    const Tensor q = inputs.q.as(DType::f64);
-    const Tensor k = inputs.k.as(DType::f64);
-    const Tensor v = inputs.v.as(DType::f64);
-    const Tensor dout = inputs.dout.as(DType::f64);
-    OpsWithWorkspace ops(make_reference_ops(DType::f64), testing::attention_limits(shape));
-    ops->attention_forward(results.out, results.lse, q, k, v, shape);
-    ops->attention_backward(results.dq, results.dk, results.dv, dout, q, k, v, results.out, results.lse, shape);
-    return results;
-}
-
-/// Rounds to a dtype.
-double rounded(DType dtype, double value) {
-    std::uint64_t memory = 0;
-    convert(dtype, &memory, DType::f64, &value, 1);
-    convert(DType::f64, &value, dtype, &memory, 1);
-    return value;
-}
-
-/// Attention as a plain composition of products, softmax and products computes it: sums in float, every matrix (scores,
-/// probabilities and their gradients too) rounded to the storage dtype. What flash attention is measured by.
-Results plain_results(const Case& c, const Inputs& inputs) {
-    const AttentionShape shape = c.shape();
-    const auto scale = static_cast<float>(shape.scale);
-    const auto round = [&](float x) { return static_cast<float>(rounded(c.dtype, x)); };
-    const auto dot = [&](const Tensor& a, std::int64_t i, std::int64_t a_head, const Tensor& b, std::int64_t j,
-                         std::int64_t b_head) {
-        float sum = 0;
-        for (std::int64_t d = 0; d < c.head_dim; ++d) {
-            sum += static_cast<float>(a.get(i, a_head * c.head_dim + d)) *
-                   static_cast<float>(b.get(j, b_head * c.head_dim + d));
-        }
-        return sum;
-    };
-    Results results(c, c.dtype, DType::f32);
-    std::vector<float> dk(static_cast<std::size_t>(c.tokens() * c.kv_heads * c.head_dim));
-    std::vector<float> dv(dk.size());
-    for (std::size_t s = 1; s < c.starts.size(); ++s) {
-        for (std::int64_t head = 0; head < c.heads; ++head) {
-            const std::int64_t kv = head / (c.heads / c.kv_heads);
-            for (std::int64_t i = c.starts[s - 1]; i < c.starts[s]; ++i) {
-                const std::int64_t first = c.window > 0 ? std::max(c.starts[s - 1], i - c.window + 1) : c.starts[s - 1];
-                std::vector<float> p;
-                std::vector<float> dp;
-                float largest = -std::numeric_limits<float>::infinity();
-                for (std::int64_t j = first; j <= i; ++j) {
-                    p.push_back(round(scale * dot(inputs.q, i, head, inputs.k, j, kv)));
-                    dp.push_back(round(dot(inputs.dout, i, head, inputs.v, j, kv)));
-                    largest = std::max(largest, p.back());
-                }
-                float total = 0;
-                for (float& x : p) {
-                    x = std::exp(x - largest);
-                    total += x;
-                }
-                for (float& x : p) {
-                    x = round(x / total);
-                }
-                results.lse.set(i, head, largest + std::log(total));
-                float mean = 0;  // of the gradients of probabilities, from the stored output as in flash attention
-                for (std::int64_t column = head * c.head_dim; column < (head + 1) * c.head_dim; ++column) {
-                    float out = 0;
-                    for (std::size_t n = 0; n < p.size(); ++n) {
-                        out += p[n] * static_cast<float>(inputs.v.get(first + static_cast<std::int64_t>(n),
-                                                                      column + (kv - head) * c.head_dim));
-                    }
-                    results.out.set(i, column, out);
-                    mean += static_cast<float>(results.out.get(i, column) * inputs.dout.get(i, column));
-                }
-                std::vector<float> ds;
-                for (std::size_t n = 0; n < p.size(); ++n) {
-                    ds.push_back(round(p[n] * (dp[n] - mean)));
-                }
-                for (std::int64_t d = 0; d < c.head_dim; ++d) {
-                    const std::int64_t column = head * c.head_dim + d;
-                    const std::int64_t kv_column = kv * c.head_dim + d;
-                    float dq = 0;
-                    for (std::size_t n = 0; n < p.size(); ++n) {
-                        const std::int64_t j = first + static_cast<std::int64_t>(n);
-                        const auto at = static_cast<std::size_t>(j * c.kv_heads * c.head_dim + kv_column);
-                        dq += ds[n] * static_cast<float>(inputs.k.get(j, kv_column));
-                        dk[at] += ds[n] * static_cast<float>(inputs.q.get(i, column));
-                        dv[at] += p[n] * static_cast<float>(inputs.dout.get(i, column));
-                    }
-                    results.dq.set(i, column, scale * dq);
-                }
-            }
-        }
-    }
-    for (std::int64_t j = 0; j < c.tokens(); ++j) {
-        for (std::int64_t column = 0; column < c.kv_heads * c.head_dim; ++column) {
-            const auto at = static_cast<std::size_t>(j * c.kv_heads * c.head_dim + column);
-            results.dk.set(j, column, scale * dk[at]);
-            results.dv.set(j, column, dv[at]);
-        }
-    }
-    return results;
-}
-
-/// The largest of a matrix's differences from what is expected; infinite where one is no number.
-double largest_error(const Tensor& actual, const Tensor& expected) {
-    double largest = 0;
-    for (std::int64_t r = 0; r < actual.rows(); ++r) {
-        for (std::int64_t c = 0; c < actual.cols(); ++c) {
-            const double error = std::abs(actual.get(r, c) - expected.get(r, c));
-            largest = std::max(largest, std::isfinite(error) ? error : std::numeric_limits<double>::infinity());
-        }
-    }
-    return largest;
-}
-
-double largest_value(const Tensor& tensor) {
-    return largest_error(tensor, Tensor(tensor.dtype(), tensor.rows(), tensor.cols()));
-}
-
-/// `actual` is at most `times` as far from what is expected as `plain` is, and what a few sums in f32 may differ.
-void require_as_good(const char* what, const Tensor& actual, const Tensor& plain, const Tensor& expected, double times,
-                     double floor) {
-    const double error = largest_error(actual, expected);
-    const double plain_error = largest_error(plain, expected);
-    INFO(what);
-    CAPTURE(error, plain_error, floor);
-    CHECK(error <= times * plain_error + floor);
+    return on.read();
 }
 
 void require_reference(const Case& c, unsigned seed = 1) {
-    CAPTURE(name_of(c.dtype), c.head_dim, c.starts, c.heads, c.kv_heads, c.window, c.scale, c.columns_before);
     const Inputs inputs(c, seed);
-    const Results actual = run(c, inputs);
-    const Results expected = expected_results(c, inputs);
-    const Results plain = plain_results(c, inputs);
-    // Where the plain composition has no error (one visible key: its weight is exactly 1, the gradient of its score
-    // exactly 0), sums of f32 in another order have one. They are of products of order 1, with weights that are off by
-    // what an error of the scores' logarithm is: units of f32 of the largest of them.
-    const double sums = 64 * unit_roundoff(DType::f32) * (1 + largest_value(expected.lse));
-    const double group = static_cast<double>(c.heads / c.kv_heads);
-    const double scale = std::abs(c.shape().scale) * c.size * std::sqrt(static_cast<double>(c.head_dim));
-    require_as_good("out", actual.out, plain.out, expected.out, 2, sums);
-    testing::require_close("lse", actual.lse, expected.lse, 0, sums);
-    require_as_good("dq", actual.dq, plain.dq, expected.dq, 3, sums * scale);
-    require_as_good("dk", actual.dk, plain.dk, expected.dk, 3, sums * scale * group);
-    require_as_good("dv", actual.dv, plain.dv, expected.dv, 3, sums * group);
+    testing::require_as_good_as_plain(c, inputs, run(c, inputs));
 }
 
 /// The same bits in every order of threads and blocks.
@@ -436,6 +225,10 @@ TEST_CASE("A window of 1 returns a token's own value") {
 }
 
 TEST_CASE("Aligned attention on the device reads shared memory without bank conflicts") {
+    if (!simt::is_emulated()) {
+        WARN("left out: only the emulator counts bank conflicts");
+        return;
+    }
     for (const DType dtype : {DType::bf16, DType::f16}) {
         for (const std::int64_t head_dim : {32, 64, 96, 128, 256}) {
             const Case c{.dtype = dtype, .head_dim = head_dim, .starts = {0, 70}};

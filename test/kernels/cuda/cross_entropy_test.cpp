@@ -1,4 +1,4 @@
-// Log-probs, entropy and the gradient of cross-entropy on the emulated device, against double.
+// Log-probs, entropy and the gradient of cross-entropy on the device, against double.
 #include "kernels/cuda/cross_entropy.h"
 
 #include <cmath>

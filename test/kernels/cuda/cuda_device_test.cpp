@@ -1,8 +1,10 @@
-// The host code of the CUDA backend on the emulated device: what must wait for what, in every order that a device may
+// The host code of the CUDA backend: what must wait for what, on the emulated device in every order that a device may
 // choose.
 #include "kernels/cuda/cuda_device.h"
 
+#include <algorithm>
 #include <catch2/catch.hpp>
+#include <cmath>
 #include <numeric>
 
 #include "kernels/cuda/index_cache.h"
@@ -21,9 +23,9 @@ void set_random_order(std::uint64_t seed) {
 
 /// A device, its operations with a workspace, and exchanges with nobody.
 struct Fixture {
-    explicit Fixture(DType storage = DType::f32)
+    explicit Fixture(const OpsOptions& options = {.storage = DType::f32})
         : device(cuda::open_cuda_device(0)),
-          ops(device->make_ops({.storage = storage})),
+          ops(device->make_ops(options)),
           workspace(device->allocate(ops->workspace_bytes(limits()))),
           exchange(device->connect({0, 1, {}, &nobody})) {
         ops->bind_workspace(workspace.span(), limits());
@@ -88,20 +90,21 @@ TEST_CASE("An array of indices may change as soon as an operation was asked for,
     const auto seed = GENERATE(range(1, 9));
     set_random_order(static_cast<std::uint64_t>(seed));
     Fixture f;
-    const std::vector<float> values = numbers(kRows * kColumns);
-    const Matrix from = f.matrix(values, kRows, kColumns);
+    constexpr std::int64_t kFrom = 61;  // rows; 31 of them are the square of something
+    const std::vector<float> values = numbers(kFrom * kColumns);
+    const Matrix from = f.matrix(values, kFrom, kColumns);
     // More arrays than the cache keeps, some of them again and again, all in one vector of the host.
     constexpr std::int64_t kCalls = 3 * cuda::IndexCache::kEntries;
     const Matrix to = f.matrix(std::vector<float>(static_cast<std::size_t>(kCalls * kColumns)), kCalls, kColumns);
     std::vector<std::int32_t> row(1);
     for (std::int64_t call = 0; call < kCalls; ++call) {
-        row[0] = static_cast<std::int32_t>(call * call % kRows);
+        row[0] = static_cast<std::int32_t>(call * call % kFrom);
         f.ops->gather_rows(to.row_range(call, 1), from, row);
     }
     const std::vector<float> gathered = f.read(to);
     for (std::int64_t call = 0; call < kCalls; ++call) {
         for (std::int64_t c = 0; c < kColumns; ++c) {
-            const auto expected = values[static_cast<std::size_t>(call * call % kRows * kColumns + c)];
+            const auto expected = values[static_cast<std::size_t>(call * call % kFrom * kColumns + c)];
             REQUIRE(gathered[static_cast<std::size_t>(call * kColumns + c)] == expected);
         }
     }
@@ -119,17 +122,33 @@ TEST_CASE("Exchanges begin behind what was asked for before, and operations wait
     // More than the exchange remembers one by one.
     constexpr int kRounds = 100;
     std::vector<DeviceExchange::Point> points;
+    DeviceExchange::Times times;
+    const auto add = [&](const DeviceExchange::Times& more) {
+        times.exchanges.insert(times.exchanges.end(), more.exchanges.begin(), more.exchanges.end());
+        times.waits.insert(times.waits.end(), more.waits.begin(), more.waits.end());
+    };
     for (int round = 0; round < kRounds; ++round) {
         f.ops->add(a, a, ones);  // computed
         f.exchange->begin();
         f.ops->add(b, b, a);  // exchanged: must see the sum above
         points.push_back(f.exchange->end());
-        f.exchange->order_after(points[static_cast<std::size_t>(round % 2 == 0 ? round : round / 3)]);
-        if (round % 2 == 1) {
-            f.exchange->order_after(points.back());  // a is written next
+        if (round % 2 == 0) {
+            CHECK(f.exchange->order_after(points.back()));
+        } else {
+            CHECK_FALSE(
+                f.exchange->order_after(points[static_cast<std::size_t>(round / 3)]));  // the one before is waited for
+            CHECK(f.exchange->order_after(points.back()));                              // a is written next
+        }
+        if (round % 7 == 0) {
+            add(f.exchange->take_times());
         }
     }
     f.exchange->finish();
+    add(f.exchange->take_times());
+    CHECK(times.exchanges.size() == kRounds);
+    CHECK(times.waits.size() == kRounds);
+    CHECK(std::ranges::min(times.exchanges) >= 0);
+    CHECK(std::ranges::min(times.waits) >= 0);
     // b = 1 + 2 + ... + kRounds
     CHECK(f.read(b) == std::vector<float>(kColumns, kRounds * (kRounds + 1) / 2.0F));
     simt::set_emulation({});
@@ -145,10 +164,40 @@ TEST_CASE("The norm of several vectors is that of their elements") {
     CHECK(f.ops->squared_norm(std::span<const ConstMatrix>()) == 0);
 }
 
+TEST_CASE("Products of f32 round their inputs to TF32 where that is asked for, and only there") {
+    const auto values = [](std::int64_t count, float step) {
+        std::vector<float> result = numbers(count);
+        std::ranges::transform(result, result.begin(), [&](float x) { return 1 + step * x; });
+        return result;
+    };
+    const std::vector<float> x = values(kRows * kColumns, 1e-3F);
+    const std::vector<float> w = values(kColumns, -1e-3F);
+    for (const bool tf32 : {false, true}) {
+        Fixture f({.storage = DType::f32, .tf32 = tf32});
+        const Matrix y = f.matrix(std::vector<float>(kRows), kRows, 1);
+        f.ops->linear_forward(y, f.matrix(x, kRows, kColumns), f.matrix(w, 1, kColumns), {});
+        const std::vector<float> got = f.read(y);
+        double largest = 0;
+        for (std::size_t row = 0; row < kRows; ++row) {
+            double exact = 0;
+            for (std::size_t c = 0; c < kColumns; ++c) {
+                exact += static_cast<double>(x[row * kColumns + c]) * static_cast<double>(w[c]);
+            }
+            largest = std::max(largest, std::abs(got[row] - exact) / exact);
+        }
+        // All terms are positive. Two inputs lose 2^-11 each where 10 bits are kept by rounding, 2^-10 by cutting off.
+        CHECK(largest < (tf32 ? 2.1 * 0x1p-10 : 8 * 0x1p-24));
+        if (simt::is_emulated()) {  // a library need not make use of what it may do
+            CHECK((largest > 0x1p-15) == tf32);
+        }
+    }
+}
+
 TEST_CASE("What the backend does not have is refused") {
     const std::unique_ptr<Device> device = cuda::open_cuda_device(0);
     CHECK_THROWS_WITH(device->make_ops({.fused = false}), Catch::Contains("model.fused_kernels"));
-    CHECK_THROWS_WITH(device->make_ops({.flash = false}), Catch::Contains("model.attn_implementation"));
+    CHECK_THROWS_WITH(device->make_ops({.attention = AttentionKind::eager}),
+                      Catch::Contains("model.attn_implementation = \"eager\""));
     Fixture f;
     OpsLimits limits = Fixture::limits();
     limits.head_dim = 257;

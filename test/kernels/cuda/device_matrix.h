@@ -1,5 +1,6 @@
-// Matrices in the emulated device's memory, for the tests of kernels: with strides larger than their columns and with
-// first elements that no vector can begin at, and runs of one operation in several orders of the threads.
+// Matrices in the memory of the device (emulated, or a GPU), for the tests of kernels: with strides larger than their
+// columns and with first elements that no vector can begin at, and runs of one operation in several orders of the
+// threads.
 #pragma once
 
 #include <catch2/catch.hpp>
@@ -102,8 +103,8 @@ class DeviceMatrix {
     std::unique_ptr<simt::DeviceArray<std::byte>> memory_;
 };
 
-/// What `run(stream)` returns (a vector of tensors), when the threads run forward, in reverse and at random: the same
-/// bits each time.
+/// What `run(stream)` returns (a vector of tensors), when the threads run forward, in reverse and at random (on a GPU
+/// three times as it comes): the same bits each time.
 template <typename Run>
 std::vector<Tensor> in_every_order(const Run& run) {
     std::vector<Tensor> first;

@@ -1,4 +1,4 @@
-// Moving, converting, adding and scaling on the emulated device, against double.
+// Moving, converting, adding and scaling on the device, against double.
 #include "kernels/cuda/elementwise.h"
 
 #include <algorithm>

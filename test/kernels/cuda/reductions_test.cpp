@@ -1,4 +1,4 @@
-// Sums over rows, columns and vectors on the emulated device, against double.
+// Sums over rows, columns and vectors on the device, against double.
 #include "kernels/cuda/reductions.h"
 
 #include <cmath>

@@ -1,4 +1,4 @@
-// RMSNorm on the emulated device, against double.
+// RMSNorm on the device, against double.
 #include "kernels/cuda/rmsnorm.h"
 
 #include <cmath>

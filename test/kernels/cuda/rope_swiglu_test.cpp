@@ -1,4 +1,4 @@
-// Rotary embedding and SwiGLU on the emulated device, against double.
+// Rotary embedding and SwiGLU on the device, against double.
 #include <cmath>
 
 #include "kernels/cuda/rope.h"
