@@ -12,8 +12,10 @@ set -euo pipefail
 packages=(
     cmake ninja-build g++ pkg-config ccache
     libopenmpi-dev openmpi-bin libdnnl-dev libhdf5-dev libhwloc-dev libxxhash-dev
-    libtomlplusplus-dev libcli11-dev nlohmann-json3-dev libfmt-dev
+    libcli11-dev nlohmann-json3-dev libfmt-dev
 )
+# Ubuntu 22.04 has no package of toml++: its headers, put in /usr/local/include, do as well.
+[[ -e /usr/local/include/toml++/toml.h ]] || packages+=(libtomlplusplus-dev)
 for option in "$@"; do
     case $option in
         --tests) packages+=(catch2 python3 python3-venv) ;;

@@ -95,6 +95,7 @@ std::vector<Estimate> estimate_zero3(const ModelSize& size, const Cluster& clust
     const double share = 1.0 / static_cast<double>(cluster.nodes);         // of the states that are spread over nodes
     const double copies = 4 * static_cast<double>(cluster.gpus_per_node);  // a whole fp32 model for each process
     std::vector<Estimate> rows;
+    rows.reserve(6);
     const auto add = [&](bool parameters, bool optimizer, std::int64_t gpu_bytes, std::int64_t with_init,
                          std::int64_t without) {
         rows.push_back({parameters, optimizer, true, with_init, gpu_bytes});

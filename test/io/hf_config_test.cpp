@@ -192,7 +192,7 @@ TEST_CASE("configurations mean what transformers takes them for") {
         std::vector<std::string> warnings;
         const ModelConfig model = read_model_config(test["config"].dump(), "config.json", warnings);
         CHECK(warnings.empty());
-        CHECK(model.family == test["config"]["model_type"]);
+        CHECK(model.family == test["config"]["model_type"].get<std::string>());
         CHECK(model.window == expected["window"].get<std::vector<std::int64_t>>());
         CHECK(model.rms_norm_eps == expected["rms_norm_eps"].get<double>());
         CHECK(model.initializer_range == expected["initializer_range"].get<double>());
