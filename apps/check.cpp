@@ -1,6 +1,7 @@
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
+#include <limits>
 
 #include "apps/commands.h"
 #include "apps/console.h"
@@ -46,25 +47,37 @@ void print(const CheckOptions& options, const Job& job, const Summary& summary, 
     console.line("everything is in order; nothing was run");
 }
 
+std::int64_t bytes_of(const char* option, std::uint64_t given) {
+    constexpr std::uint64_t kMost = std::numeric_limits<std::int64_t>::max();
+    if (given == 0 || given > kMost) {
+        fail(ExitCode::usage, "{} is a number of bytes from 1 to {}, as 64GiB", option, kMost);
+    }
+    return static_cast<std::int64_t>(given);
+}
+
 /// What the job computes on: the options' device before the job's, here or on the machine that they describe.
 OpenedDevice described_device(const CheckOptions& options, const std::string& job_device) {
     const std::string& wanted = options.device.empty() ? job_device : options.device;
-    if (options.device_memory == 0) {
+    if (!options.device_memory) {
         return open_device(wanted, 0);
     }
     if (wanted == "cpu") {
         fail(ExitCode::usage, "--device-memory is for GPUs, and the job computes on the CPU: give --device cuda too");
     }
-    return {load_cuda_backend().plan(narrow<std::int64_t>(options.device_memory)), ""};
+    return {load_cuda_backend().plan(bytes_of("--device-memory", *options.device_memory)), ""};
 }
 
 /// What a rank may take on the machine that the options describe, or else on this one.
 FreeMemory described_memory(const CheckOptions& options, const Device& device) {
     const std::int64_t ranks_on_node = ceil_div(options.ranks, options.nodes);
-    if (options.host_memory == 0 || device.free_bytes()) {
+    if (!options.host_memory) {
         return free_memory_of(device, ranks_on_node);
     }
-    const std::int64_t bytes = narrow<std::int64_t>(options.host_memory) / ranks_on_node;
+    const std::int64_t bytes = bytes_of("--host-memory", *options.host_memory) / ranks_on_node;
+    if (device.free_bytes()) {
+        fail(ExitCode::usage, "--host-memory is for jobs on the CPU: this one plans the memory of {}",
+             device.description());
+    }
     return {bytes, fmt::format("--host-memory, shared by {} ranks a node", ranks_on_node)};
 }
 
@@ -84,6 +97,7 @@ void command_check(const CheckOptions& options) {
         }
         std::vector<std::string> warnings = setup.warnings();
         Summary summary = setup.summary();
+        summary.emplace_back("device", opened.words());
         if (const std::string path = resume_path(setup.job(), warnings); !path.empty()) {
             const ShardedCheckpoint checkpoint(open_checkpoint(path));
             checkpoint.check(setup.units());
@@ -96,7 +110,9 @@ void command_check(const CheckOptions& options) {
     } else {
         LogProbSetup setup(file.job, *opened.device, options.ranks, true, free);
         setup.data().check_all();
-        print(options, setup.job(), setup.summary(), setup.plan(), nullptr, file.unused, setup.warnings());
+        Summary summary = setup.summary();
+        summary.emplace_back("device", opened.words());
+        print(options, setup.job(), summary, setup.plan(), nullptr, file.unused, setup.warnings());
     }
 }
 

@@ -17,9 +17,10 @@ struct CheckOptions {
     std::vector<std::string> overrides;
     long long ranks = 1;
     long long nodes = 1;
-    std::string device;               // in place of the job's; empty: the job's
-    std::uint64_t device_memory = 0;  // bytes of each GPU, which need not be here; 0: those of this machine
-    std::uint64_t host_memory = 0;    // bytes of a node; 0: those of this machine
+    std::string device;  // in place of the job's; empty: the job's
+    std::optional<std::uint64_t>
+        device_memory;                         // bytes of each GPU, which need not be here; else those of this machine
+    std::optional<std::uint64_t> host_memory;  // bytes of a node; else those of this machine
     bool json = false;
 };
 /// Validates job, model and data (every token) and prints the resolved job and the memory plan; runs nothing.

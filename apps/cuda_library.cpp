@@ -11,7 +11,7 @@ namespace {
 /// Empty: that beside the program.
 std::filesystem::path named_library() {
     const char* named = std::getenv("TESSERA_CUDA_LIBRARY");
-    return named == nullptr ? "" : named;
+    return named == nullptr || *named == '\0' ? "" : std::filesystem::absolute(named);
 }
 
 std::filesystem::path library_path() {
@@ -19,7 +19,8 @@ std::filesystem::path library_path() {
     const std::filesystem::path path =
         named.empty() ? std::filesystem::read_symlink("/proc/self/exe").parent_path() / "libtessera_cuda.so" : named;
     if (!std::filesystem::exists(path)) {
-        fail(ExitCode::usage, "this build has no CUDA: there is no {}", path.string());
+        fail(ExitCode::usage, "{}: there is no {}",
+             named.empty() ? "this build has no CUDA" : "TESSERA_CUDA_LIBRARY names no library", path.string());
     }
     return path;
 }

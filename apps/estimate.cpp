@@ -62,6 +62,9 @@ void check_choice(const EstimateOptions& options) {
              "estimate needs a model: --model DIR, the one of a job with --config job.toml, or --params P "
              "--largest-layer L");
     }
+    if (options.parameters && !options.device.empty()) {
+        fail(ExitCode::usage, "--device is for the plan of a model, which --params does not describe");
+    }
     if (options.gpus_per_node * options.nodes > kMostRanks) {
         fail(ExitCode::usage, "{} nodes of {} GPUs are more than {} ranks", options.nodes, options.gpus_per_node,
              kMostRanks);
@@ -181,7 +184,7 @@ void print_plan(Console& console, const DTypePlan& plan, const deepspeed::ModelS
     const auto add = [&](const std::string& name, const auto& cell) {
         std::string cells;
         for (std::int64_t stage = 0; stage < kStages; ++stage) {
-            cells += fmt::format("{:>22}", cell(stage, plan.stages[static_cast<std::size_t>(stage)]));
+            cells += fmt::format("{:>24}", cell(stage, plan.stages[static_cast<std::size_t>(stage)]));
         }
         rows.emplace_back(name, cells);
     };

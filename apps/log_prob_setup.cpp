@@ -33,7 +33,7 @@ void LogProbSetup::resolve_memory(std::int64_t ranks, const FreeMemory& free) {
             append(plan_, GatheredParameters::plan(model_.ops->storage(), *gather_plans_));
         }
         append(plan_, plan_activations(model_.config(), *model_.ops, limits_));
-        if (bytes_with_libraries(plan_) <= free.bytes) {
+        if (bytes_with_libraries(plan_, device_) <= free.bytes) {
             memory_ = fmt::format("{} bytes for a rank ({})", with_separators(free.bytes), free.source);
             return;
         }
@@ -42,7 +42,7 @@ void LogProbSetup::resolve_memory(std::int64_t ranks, const FreeMemory& free) {
          "the job does not fit into memory: a rank may take {} bytes ({}) and needs {}; take {}a smaller "
          "max_token_len, or "
          "more memory",
-         with_separators(free.bytes), free.source, with_separators(bytes_with_libraries(plan_)),
+         with_separators(free.bytes), free.source, with_separators(bytes_with_libraries(plan_, device_)),
          job_.zero_optimization.stage == 3 ? "more ranks, " : "zero_optimization.stage = 3 with more ranks, ");
 }
 

@@ -148,9 +148,9 @@ std::int64_t total_bytes(const MemoryPlan& plan) {
     return bytes;
 }
 
-std::int64_t bytes_with_libraries(const MemoryPlan& plan) {
+std::int64_t bytes_with_libraries(const MemoryPlan& plan, const Device& device) {
     constexpr std::int64_t kOutsideOfPlan = 96 << 20;  // generous
-    return checked_add(total_bytes(plan), kOutsideOfPlan, "bytes of a plan");
+    return checked_add(total_bytes(plan), device.free_bytes() ? 0 : kOutsideOfPlan, "bytes of a plan");
 }
 
 std::int64_t logits_rows_of(const Job& job, const ModelConfig& config, std::int64_t tokens) {

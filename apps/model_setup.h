@@ -71,8 +71,9 @@ Carver& bind_workspace(PlannedMemory& memory, const ModelSetup& setup, const Tra
 
 [[nodiscard]] std::int64_t total_bytes(const MemoryPlan& plan);
 
-/// The plan, and what a rank takes besides it: libraries, thread stacks, token lists, MPI's and oneDNN's buffers.
-[[nodiscard]] std::int64_t bytes_with_libraries(const MemoryPlan& plan);
+/// The plan, and what a rank takes besides it of the same memory: where that is the host's, libraries, thread stacks,
+/// token lists, MPI's and oneDNN's buffers.
+[[nodiscard]] std::int64_t bytes_with_libraries(const MemoryPlan& plan, const Device& device);
 
 /// Rows of a tile of logits for micro-batches of so many tokens.
 [[nodiscard]] std::int64_t logits_rows_of(const Job& job, const ModelConfig& config, std::int64_t tokens);

@@ -14,7 +14,8 @@ namespace {
 
 /// What a scheduler or a user sets where a process was given GPUs; empty where none was.
 std::string granted_by() {
-    for (const char* name : std::array{"SLURM_STEP_GPUS", "SLURM_JOB_GPUS", "CUDA_VISIBLE_DEVICES"}) {
+    for (const char* name :
+         std::array{"SLURM_STEP_GPUS", "SLURM_JOB_GPUS", "CUDA_VISIBLE_DEVICES", "TESSERA_CUDA_LIBRARY"}) {
         const char* value = std::getenv(name);
         const std::string text = value == nullptr ? "" : value;
         if (!text.empty() && text != "-1" && text != "NoDevFiles") {

@@ -35,8 +35,8 @@ void add_check(CLI::App& app, Arguments& arguments) {
         ->check(CLI::Range(std::int64_t{1}, kMostRanks));
     command->add_option("--nodes", arguments.check.nodes, "Number of nodes that the ranks are spread over")
         ->check(CLI::Range(std::int64_t{1}, kMostRanks));
-    command->add_option("--device", arguments.check.device, "cpu or cuda, in place of the job's")
-        ->check(CLI::IsMember({"cpu", "cuda"}));
+    command->add_option("--device", arguments.check.device, "auto, cpu or cuda, in place of the job's")
+        ->check(CLI::IsMember({"auto", "cpu", "cuda"}));
     command
         ->add_option("--device-memory", arguments.check.device_memory,
                      "Plan for GPUs of so much memory each, as 80GiB, which need not be here")
@@ -59,8 +59,8 @@ void add_estimate(CLI::App& app, Arguments& arguments) {
         ->check(CLI::Range(std::int64_t{1}, kMostRanks));
     command->add_option("--nodes", estimate.nodes, "Nodes")->required()->check(CLI::Range(std::int64_t{1}, kMostRanks));
     command->add_option("--config", estimate.config, "Job file: its model and settings, and the activations of a rank");
-    command->add_option("--device", estimate.device, "cpu or cuda, in place of the job's")
-        ->check(CLI::IsMember({"cpu", "cuda"}));
+    command->add_option("--device", estimate.device, "auto, cpu or cuda, in place of the job's")
+        ->check(CLI::IsMember({"auto", "cpu", "cuda"}));
     command
         ->add_option("--compute-rate", estimate.compute_rate,
                      "FLOP/s that a rank reached (a run says it at its end): gives the time of a step")

@@ -95,7 +95,7 @@ void TrainingSetup::resolve_memory(const FreeMemory& free) {
             continue;
         }
         Layout layout = lay_out(with(job_, choice));
-        const std::int64_t bytes = bytes_with_libraries(layout.memory);
+        const std::int64_t bytes = bytes_with_libraries(layout.memory, device_);
         if (bytes <= free.bytes) {
             layout_.emplace(std::move(layout));
             job_ = layout_->job;
@@ -118,7 +118,7 @@ std::string TrainingSetup::cheapest_change(const FreeMemory& free) const {
         if (job_.zero_optimization.stage && job_.zero_optimization.stage != 3) {
             job.zero_optimization.stage3_max_live_parameters.reset();  // a bound that the job's own stage does not read
         }
-        const std::int64_t bytes = bytes_with_libraries(lay_out(std::move(job)).memory);
+        const std::int64_t bytes = bytes_with_libraries(lay_out(std::move(job)).memory, device_);
         if (bytes <= free.bytes) {
             return fmt::format("{} would fit with {} bytes", name_of(choice), with_separators(bytes));
         }

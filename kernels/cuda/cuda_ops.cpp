@@ -55,8 +55,8 @@ class CudaOps final : public Ops {
 
     [[nodiscard]] std::int64_t workspace_bytes(const OpsLimits& limits) const override {
         if (limits.head_dim > kLargestAttentionHead) {
-            fail(ExitCode::usage, "heads of {} are larger than the GPU's attention takes ({})", limits.head_dim,
-                 kLargestAttentionHead);
+            fail(ExitCode::usage, "heads of {} are larger than the GPU's attention takes ({}); say device = \"cpu\"",
+                 limits.head_dim, kLargestAttentionHead);
         }
         return scratch_bytes(limits) + cudnn_bytes(limits) + round_up(products_->workspace_bytes(), kMemoryAlignment) +
                IndexCache::workspace_bytes(largest_array(limits)) + kMemoryAlignment;

@@ -213,18 +213,25 @@ def gpus_that_are_not_there_are_planned_for(p):
         on_cpu = json.loads(p.estimate("--config", "job.toml", *ONE, "--json"))["plan"]
         assert estimated["bf16"][1]["model_states"] == on_cpu["bf16"][1]["model_states"]
         assert estimated["bf16"][1]["working"] != on_cpu["bf16"][1]["working"]
-        said = p.run("check", "--config", "job.toml", "--device", "cuda", "--device-memory", "513MiB", code=DOES_NOT_FIT)
-        assert "a GPU of 537919488 bytes" in said, said
+        said = p.run("check", "--config", "job.toml", "--device", "cuda", "--device-memory", "512MiB", code=DOES_NOT_FIT)
+        assert "a GPU of 536870912 bytes" in said, said
 
 
 @test
 def gpus_that_cannot_be_planned_for(p):
     said = p.run("check", "--config", "job.toml", "--device", "cpu", "--device-memory", "80GiB", code=USAGE)
     assert "--device-memory is for GPUs" in said, said
+    for option in ("--device-memory", "--host-memory"):
+        for size in ("0", "-1", "9223372036854775808"):
+            said = p.run("check", "--config", "job.toml", "--device", "cpu" if "host" in option else "cuda", option, size,
+                         code=USAGE)
+            assert option in said, said
+    said = p.run("estimate", "--params", "1000", "--largest-layer", "10", *ONE, "--device", "cuda", code=USAGE)
+    assert "--device is for the plan of a model" in said, said
     p.variables = {"TESSERA_CUDA_LIBRARY": os.path.join(p.directory, "absent.so")}
     for command in (("check", "--device-memory", "80GiB"), ("estimate", *ONE)):
         said = p.run(*command, "--config", "job.toml", "--device", "cuda", code=USAGE)
-        assert "this build has no CUDA" in said and "absent.so" in said, said
+        assert "TESSERA_CUDA_LIBRARY names no library" in said and "absent.so" in said, said
 
 
 @test

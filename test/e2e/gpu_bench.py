@@ -38,6 +38,7 @@ from parts import Parts
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 SECONDS = 480
+LEAST_SECONDS = 30
 SANITIZERS = ("memcheck", "racecheck", "synccheck", "initcheck")
 # What each of them can find something in; memcheck in all.
 WITH_BARRIERS = ("attention_test", "cross_entropy_test", "reductions_test", "rmsnorm_test")
@@ -184,14 +185,25 @@ def main():
     options = parser.parse_args()
     options.build, options.cases = os.path.abspath(options.build), os.path.abspath(options.cases)
     options.cuda = os.path.abspath(options.cuda or os.path.join(options.build, "libtessera_cuda.so"))
+    if options.seconds < LEAST_SECONDS:
+        parser.error(f"--seconds {options.seconds}: with less than {LEAST_SECONDS} no stage gets anywhere")
+    for needed in (os.path.join(options.build, "train"), os.path.join(options.build, "test", "kernel_bench"),
+                   options.cases, options.cuda):
+        if not os.path.exists(needed):
+            parser.error(f"there is no {needed}")
+    try:
+        with open(options.out, "a", encoding="utf-8"):
+            pass
+    except OSError as error:
+        parser.error(f"--out {options.out}: {error.strerror}")
     parts = Parts(options.out, options.seconds)
     for number, (stage, _) in enumerate(STAGES):
-        parts.reserved = sum(seconds for _, seconds in STAGES[number + 1 :])
+        parts.reserved = sum(seconds for _, seconds in STAGES[number + 1 :]) * min(1, options.seconds / SECONDS)
         stage(parts, options)
     text = table(parts.found)
     with open(os.path.splitext(options.out)[0] + ".md", "w", encoding="utf-8") as file:
         file.write(text)
-    print(f"\n{text}\nwritten to {options.out}; failed: {', '.join(parts.failed) or 'nothing'}")
+    print(f"\n{text}\nwritten to {options.out}; failed: {'; '.join(parts.failed) or 'nothing'}")
     sys.exit(1 if parts.failed else 0)
 
 

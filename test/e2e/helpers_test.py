@@ -176,6 +176,7 @@ class GpuBenchTest(unittest.TestCase):
                                                    "unit": "GB/s", "share": 1}]}
     PROGRAMS = {
         "train": "exit 1",
+        "libtessera_cuda.so": "",
         "test/gpu_adam_test": "exit 0",
         "test/gpu_rmsnorm_test": "exit 3",
         "test/kernel_bench": f"""while [ $# -gt 1 ]; do [ $1 = --json ] && echo '{json.dumps(MEASURED)}' > $2; shift; done""",
@@ -197,7 +198,7 @@ class GpuBenchTest(unittest.TestCase):
             self.assertEqual(ended.returncode, 1, ended.stderr)
             with open(out, encoding="utf-8") as file:
                 found = json.load(file)
-            self.assertEqual(ended.stdout.splitlines()[-1], f"written to {out}; failed: {', '.join(found['failed'])}")
+            self.assertEqual(ended.stdout.splitlines()[-1], f"written to {out}; failed: {'; '.join(found['failed'])}")
             table = pathlib.Path(build, "found.md").read_text(encoding="utf-8")
         self.assertIn("| tests, gpu_rmsnorm_test | 3 |", table)
         self.assertIn("| copy | 8B | 1.5000 | 2500.000 GB/s | 1.00 of the large copy |", table)

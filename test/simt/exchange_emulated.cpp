@@ -22,7 +22,7 @@ class EmulatedExchange final : public StreamExchange {
 
   private:
     void enqueue(std::function<void()> work) const {
-        simt::emulated::enqueue(streams().exchange(), {.work = std::move(work)});
+        simt::emulated::enqueue(streams().exchange(), {.work = std::move(work), .meets_ranks = true});
     }
 
     const BulkExchange& host_;

@@ -59,7 +59,7 @@ void step(CUstream_st& stream) {
 bool step_other_than(Stream stream, bool any) {
     std::vector<Stream> able;
     for (Stream other : streams().all) {
-        if ((any || other != stream) && can_go_on(*other)) {
+        if ((any || other != stream) && can_go_on(*other) && !other->tasks.front().meets_ranks) {
             able.push_back(other);
         }
     }

@@ -24,6 +24,8 @@ struct Task {
     std::function<void()> work{};              // may be empty
     std::shared_ptr<Point> reached = nullptr;  // passed when the task is done, or null
     std::shared_ptr<Point> awaited = nullptr;  // must be passed before, or null
+    bool meets_ranks =
+        false;  // other ranks must do it too: not before it is needed, as they may wait for the host here
 };
 
 }  // namespace tessera::simt::emulated
