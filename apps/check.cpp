@@ -64,7 +64,8 @@ OpenedDevice described_device(const CheckOptions& options, const std::string& jo
     if (wanted == "cpu") {
         fail(ExitCode::usage, "--device-memory is for GPUs, and the job computes on the CPU: give --device cuda too");
     }
-    return {load_cuda_backend().plan(bytes_of("--device-memory", *options.device_memory)), ""};
+    const std::int64_t bytes = bytes_of("--device-memory", *options.device_memory);
+    return {load_cuda_backend().plan(bytes), ""};
 }
 
 /// What a rank may take on the machine that the options describe, or else on this one.
