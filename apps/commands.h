@@ -18,9 +18,9 @@ struct CheckOptions {
     long long ranks = 1;
     long long nodes = 1;
     std::string device;  // in place of the job's; empty: the job's
-    std::optional<std::uint64_t>
-        device_memory;                         // bytes of each GPU, which need not be here; else those of this machine
-    std::optional<std::uint64_t> host_memory;  // bytes of a node; else those of this machine
+    /// Bytes of each GPU, which need not be here, and of a node; else those of this machine.
+    std::optional<std::uint64_t> device_memory;
+    std::optional<std::uint64_t> host_memory;
     bool json = false;
 };
 /// Validates job, model and data (every token) and prints the resolved job and the memory plan; runs nothing.

@@ -300,7 +300,6 @@ ExitCode LogProbRun::run(const std::string& path, const LogProbAttributes& attri
             result = compute(batches[own], *tokens);
         } else {
             parameters_->idle();
-            queue_.settle();  // before it waits where nobody watches the device
         }
         const std::vector<std::string> results = communicator_.gather(result.bytes());
         communicator_.agree([&] {

@@ -327,7 +327,6 @@ TrainingRun::EvalResult TrainingRun::evaluate() {
             sum += transformer_.loss(batch, *parameters_);
         } else {
             parameters_->idle();
-            queue_.settle();  // before it waits where nobody watches the device
         }
         console_.progress(fmt::format("evaluating: {} of {} micro-batches", round + 1, batches));
     }

@@ -96,6 +96,7 @@ void GatheredParameters::idle() {
     while (next_use_ < current_->uses.size()) {
         static_cast<void>(acquire(current_->uses[next_use_].unit, Pass::forward));
     }
+    PublishedParameters::idle();
 }
 
 ParameterSource::Token GatheredParameters::acquire(std::int64_t unit, Pass /*pass*/) {

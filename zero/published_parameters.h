@@ -19,6 +19,9 @@ class PublishedParameters : public ParameterSource {
     /// way; acquire() waits for what it gives.
     virtual void publish() = 0;
 
+    /// Settles all exchanges: a rank without work waits for the others next, where nobody would watch the device.
+    void idle() override { queue_.settle(); }
+
   protected:
     [[nodiscard]] CommunicationQueue& queue() const { return queue_; }
     /// Of a run, the bytes that this rank sends.

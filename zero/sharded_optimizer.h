@@ -21,8 +21,8 @@ class ShardedOptimizer {
         double weight_decay = 0;
         std::vector<std::string> no_decay;  // shell patterns on whole parameter names
         double clipping = 0;                // limit of the global norm; 0: none
-        std::optional<std::int64_t> rounding_seed =
-            std::nullopt;  // of bf16 weights that are rounded at random, else to nearest
+        /// Of bf16 weights that are rounded at random; else to nearest.
+        std::optional<std::int64_t> rounding_seed = std::nullopt;
     };
 
     ShardedOptimizer(const ModelStates& states, const Gradients& gradients, Ops& ops, const Communicator& communicator,
